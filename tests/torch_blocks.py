@@ -603,6 +603,7 @@ BLOCKS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "pixel_shuffle": (pixel_shuffle, (R(2, 8, 3, 5),)),
     "transposed_conv": (nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), (R(2, 4, 3, 5),)),
     "transposed_conv_in_groups": (nn.ConvTranspose1d(4, 6, 4, stride=3, groups=2, dilation=2), (R(2, 4, 5),)),
+    "transposed_conv_of_volumes": (nn.ConvTranspose3d(4, 6, 3, stride=2, padding=1, groups=2), (R(2, 4, 3, 2, 3),)),
     "grouped_conv": (nn.Conv2d(6, 4, 3, groups=2, padding=2, dilation=2), (R(2, 6, 5, 7),)),
     "conv_of_volumes": (nn.Conv3d(2, 3, 2), (R(1, 2, 3, 4, 5),)),
     "conv_without_a_batch": (nn.Conv2d(2, 3, 3, padding=1), (R(2, 5, 4),)),

@@ -199,6 +199,11 @@ class Eqn:
         names = self.names
         return frozenset((*names, *dims_of(names.values())) if names else self.axes)
 
+    @property
+    def spans(self) -> frozenset[str]:
+        """The axes of its result and of all that it reduces. What is read elsewhere is read once for each place."""
+        return frozenset(self.dims if self.names else (*self.dims, *self.acts_on))
+
     def __str__(self) -> str:
         inside = ", ".join(number_text(a) if not isinstance(a, str) else a for a in self.args)
         axes = ", ".join(self.axes)

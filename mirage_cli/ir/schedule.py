@@ -367,12 +367,23 @@ def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The block size of every dimension; one that is held whole is padded where the matrix units take it."""
+    """The block size of every dimension."""
+    return dict(schedule.tiles) | whole_blocks(kernel, sizes)
+
+
+def whole_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The block sizes of the dimensions that are held whole.
+
+    Where the matrix units may take a product, the longest of a side is padded if the side has less than MIN_DOT. Beside
+    a dimension that has tiles, the schedule decides.
+    """
+    block = {d: next_power_of_two(sizes[d]) for d in kernel.with_role("tile")}
     matrix = kernel.matrix_axes(sizes)
-    block = dict(schedule.tiles)
-    for d in kernel.with_role("tile"):
-        least = MIN_DOT if d in matrix and sizes[d] > 1 else 1
-        block[d] = max(next_power_of_two(sizes[d]), least)
+    for side in (side for product in kernel.products for side in product if side <= matrix):
+        own = [d for d in sorted(side) if sizes[d] > 1]
+        if own and {*own} <= block.keys():
+            longest = max(own, key=block.__getitem__)
+            block[longest] = max(block[longest], block[longest] * MIN_DOT // prod(block[d] for d in own))
     return block
 
 

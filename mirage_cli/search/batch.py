@@ -11,7 +11,7 @@ from typing import Any  # columns of numpy, or numbers: the same formulas hold f
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
+from mirage_cli.ir.schedule import KernelSchedule, whole_blocks
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.search.work import Model
 
@@ -63,7 +63,7 @@ class Batch:
 
 
 def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
-    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.kernel.matrix_axes(sizes) and sizes[d] > 1 else 1))
+    return float(whole_blocks(m.kernel, sizes)[d])
 
 
 def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:

@@ -54,8 +54,8 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
         if d in m.grid and size < MIN_DOT and any(d in side and len(side) > 1 for side in _sides(m)):
             single = [1, top]  # of which a block may have all, beside another axis of the side
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
-            single = [1]  # walked one by one: the product sums over blocks of the others
-            fitting = fitting if size > MIN_DOT else []
+            single = [1]  # walked one by one: the product sums over blocks of the others, or of all short ones together
+            fitting = fitting if size > MIN_DOT else [top] * (top > 1)
         return single + fitting
     if d in m.grid:
         choices = sorted({1, min(4, top), 64, 512}) if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]

@@ -22,8 +22,9 @@ from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expres
 MAX_NUMBER = Fraction(sys.float_info.max)
 MAX_EXPONENT = 1 << 20
 """Of numbers beside tensors."""
-MAX_AXES = 12
-"""Of a tensor, and of all that one operator takes: the verifier runs a program with 3 places and more along each."""
+MAX_AXES = 13
+"""Of a tensor, and of all that one operator takes: the verifier runs a program with 3 places and more along each. A
+transposed convolution of volumes in groups has 13."""
 
 
 class ExpressionReader:

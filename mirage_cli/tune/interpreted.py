@@ -100,7 +100,7 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
 def _largest_space(program: Program) -> int:
     """Elements of the largest space of an equation: the axes of its result, and those that it sums over."""
     sizes = program.sizes
-    return max((prod(sizes[a] for a in {*e.dims, *e.acts_on}) for e in program.eqns if e.op != "rename"), default=1)
+    return max((prod(sizes[a] for a in e.spans) for e in program.eqns), default=1)
 
 
 def _same_axes(program: Program) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -210,9 +210,9 @@ def largest_array(program: Program, sizes: Mapping[str, int]) -> int:
     products of all pairs; an access, and a dot of matrices, their result alone."""
     dims = {t.name: t.dims for t in program.inputs} | {e.out: e.dims for e in program.eqns}
 
-    def held(e: Eqn) -> set[str]:
+    def held(e: Eqn) -> Collection[str]:
         of_matrices = OPS[e.op].kind == "contraction" and are_matrices(*(dims[v] for v in e.values))
-        return {*e.dims} if e.op == "rename" or of_matrices else {*e.dims, *e.acts_on}
+        return e.dims if of_matrices else e.spans
 
     return max((prod(sizes[d] for d in held(e)) for e in program.eqns), default=1)
 
@@ -227,7 +227,7 @@ def _with_room(
 ) -> dict[str, int]:
     """These sizes, of which the counted ones differ. Where values have more than `ROOM` elements, their axes are as
     short as may be, other ones in each test, and differ by little."""
-    values = [{classes.find(d) for d in (*e.dims, *e.acts_on)} for e in program.eqns if e.op != "rename"]
+    values = [{*map(classes.find, e.spans)} for e in program.eqns]
     apart = _apart(size, counted, 2)
     large = [v for v in values if prod(apart[c] for c in v) > ROOM]
     if not large:

@@ -59,7 +59,7 @@ def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str
             continue
         name = max(drawn, key=lambda t: len(rows[e.out][t.name])).name
         needed = [q for q in program.only([e.out]).eqns if name in rows[q.out]]
-        largest = max(prod(sizes[a] for a in {*q.dims, *q.acts_on}) for q in needed)
+        largest = max(prod(sizes[a] for a in q.spans) for q in needed)
         field = Field(seed + i, sizes)
         count = min(DRAWS, 1 + SPACE // (largest * effort(needed, sizes)))
         again = field.draw(found[name].dims, "float", {DRAW: count, **sizes})

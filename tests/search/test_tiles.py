@@ -11,7 +11,7 @@ import torch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import tiles
@@ -187,6 +187,73 @@ def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and
     assert tiles[axes[-1]] >= 32
     small = {"b": 2, "c": 37, "t": 41}
     check(best.graph.resized({**best.graph.sizes, **small}), best.schedule, p.resized({**p.sizes, **small}))
+
+
+COLOURS = """
+name: colours
+dims: {b: 64, o: 32, y: 64, x: 64, c: 3, i: 3, j: 3, h: 66, w: 66}
+dtype: float16
+inputs:
+  X: [c, h, w, b]
+  W: [c, i, j, o]
+program: |
+  O = relu(dot(X[c, y + i, x + j, b], W, c, i, j))
+outputs:
+  O: [b, o, y, x]
+"""
+
+
+def test_a_block_has_all_of_several_short_axes_that_a_product_sums() -> None:
+    """A tap of three channels, filled up to 16, would take the matrix units five times as long as it has products."""
+    p = lower(parse_spec(COLOURS).at())
+    best = search(p, H200).candidates[0]
+    (kernel,) = best.graph.kernels
+    own = best.schedule.kernels[kernel.name]
+    summed = [4 if kernel.role(d) == "tile" else own.tile(d) for d in ("c", "i", "j")]
+    assert summed.count(4) >= 2
+    small = {"b": 16, "y": 5, "x": 6, "h": 7, "w": 8}
+    few = tuple((d, min(n, 16)) for d, n in own.tiles)
+    schedule = Schedule({kernel.name: replace(own, tiles=few)})
+    check(best.graph.resized({**best.graph.sizes, **small}), schedule, p.resized({**p.sizes, **small}))
+
+
+POOLED = """
+name: pooled
+dims: {b: 64, o: 64, y: 32, x: 32, p: 4, q: 4, c: 8, i: 3, j: 3, u: 128, v: 128, h: 130, w: 130}
+dtype: float16
+inputs:
+  X: [b, c, h, w]
+  W: [o, c, i, j]
+program: |
+  C = tanh(dot(X[b, c, u + i, v + j], W, c, i, j))
+  O = max(C[b, o, 4*y + p, 4*x + q], p, q)
+outputs:
+  O: [b, o, y, x]
+"""
+
+
+def test_axes_that_are_held_whole_fill_one_side_of_a_product_together() -> None:
+    """A block has 4 * 4 rows for each maximum. Each axis filled up to 16 has 256, which leaves no room for others."""
+    p = lower(parse_spec(POOLED).at())
+    best = search(p, H200).candidates[0]
+    (kernel,) = best.graph.kernels
+    own = best.schedule.kernels[kernel.name]
+    block = block_sizes(kernel, own, best.graph.sizes)
+    assert (block["p"], block["q"]) == (4, 4) and block["x"] * block["y"] * block["b"] > 1
+    small = {"b": 2, "o": 20, "y": 2, "x": 3, "u": 8, "v": 12, "h": 10, "w": 14}
+    schedule = Schedule({kernel.name: replace(own, tiles=tuple((d, min(n, 16)) for d, n in own.tiles))})
+    check(best.graph.resized({**best.graph.sizes, **small}), schedule, p.resized({**p.sizes, **small}))
+
+
+@pytest.mark.parametrize(("m", "k"), [(2, 64), (4, 4), (1, 64)])
+def test_a_side_that_is_held_whole_has_what_the_matrix_units_take(m: int, k: int) -> None:
+    text = f"mugraph g float16\ndims m={m} r=2 k={k} n=64\ninput A f16[m, r, k]\ninput B f16[k, n]\n"
+    text += "output O f16[m, r, n]\nkernel k0 generated m:tile r:tile k:tile n:grid\n"
+    text += "  A = load A[m, r, k]\n  B = load B[k, n]\n"
+    text += "  O[m, r, n] = dot(A, B; k)\n  store O[m, r, n] = O\n"
+    graph = parse_mugraph(text)
+    block = block_sizes(graph.kernels[0], KernelSchedule((("n", 64),), ("m", "r", "k", "n")), graph.sizes)
+    assert block["m"] * block["r"] == 16 and block["k"] == max(k, 16)
 
 
 DRAFTS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
+from mirage_cli.ir.derived import lower
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Given, cut, exported, result_shape
@@ -126,6 +128,21 @@ def test_what_a_call_leaves_out_is_what_pytorch_takes_for_it(name: str) -> None:
 
 
 # -- axes by position
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding", "more", "products"),
+    [(4, 2, 1, 0, 2), (4, 2, 1, 1, 2), (3, 3, 0, 0, 1), (3, 1, 1, 0, 3)],
+)
+def test_a_transposed_convolution_multiplies_nothing_that_its_stride_steps_over(
+    taps: int, stride: int, padding: int, more: int, products: int
+) -> None:
+    """products: for each place of the result and each channel."""
+    layer = torch.nn.ConvTranspose1d(2, 3, taps, stride, padding, more)
+    _, traced = whole(layer, (torch.randn(2, 2, 6),))
+    (dot,) = (e for e in lower(traced.graph.program()).eqns if e.op == "dot")
+    sizes = traced.graph.program().sizes
+    assert math.prod(sizes[a] for a in dot.axes) == 2 * products
 
 
 def test_axes_that_are_taken_side_by_side_are_one() -> None:

@@ -13,7 +13,7 @@ from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
-from mirage_cli.verify.reduced import FAR_ROOM, small_instance, turns
+from mirage_cli.verify.reduced import FAR_ROOM, elements, small_instance, turns
 
 SPEC = """
 name: periodic
@@ -27,6 +27,16 @@ program: |
   W = where(index(x) < 1, F[y, {last_x}], F[y, x - 1])
   O = F + 0.25 * (N + W)
 outputs: {{O: [y, x]}}
+"""
+
+WINDOWS = """
+name: windows
+dims: {b: 64, c: 4, h: 34, w: 34, o: 16, i: 3, j: 3, u: 32, v: 32, y: 16, x: 16, p: 2, q: 2}
+inputs: {X: [b, c, h, w], W: [o, c, i, j]}
+program: |
+  C = dot(X[b, c, u + i, v + j], W, c, i, j)
+  O = max(C[b, o, 2*y + p, 2*x + q], p, q)
+outputs: {O: [b, o, y, x]}
 """
 
 
@@ -64,6 +74,15 @@ def test_tests_take_turns_where_all_of_a_tensor_is_changed_in_place() -> None:
     found = search_program(program, find_target("h100"), Options(tune=False))
     assert not found.rejected
     assert turns(lower(program), found.plans[0].graph) == 2
+
+
+def test_what_is_read_elsewhere_is_counted_once_for_each_place() -> None:
+    """Not once for each element that it might have been: windows over windows have tests of a size that is run."""
+    program = parse_spec(WINDOWS).at()
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    sizes, _ = small_instance(lower(program), found.plans[0].graph, 0)
+    products = math.prod(sizes[d] for d in ("b", "o", "u", "v", "c", "i", "j"))
+    assert elements(lower(program), sizes) == products
 
 
 @pytest.mark.parametrize("edit", [("1023", "1022"), ("767", "766"), ("y - 1", "y"), ("x - 1", "x")])

@@ -9,10 +9,10 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Array, Axis, Dim, Trace, Unsupported
+from mirage_cli.spec.arrays import Array, Axis, Dim, Part, Trace, Unsupported
 from mirage_cli.spec.aten.operands import MOST_COMPARED, both, trailing
 from mirage_cli.spec.aten.row import Rows, overloadless
-from mirage_cli.spec.aten.shapes import flip, pad, repeat_interleave, squeeze, unsqueeze
+from mirage_cli.spec.aten.shapes import pad, repeat_interleave, squeeze, unsqueeze
 from mirage_cli.spec.graph import Value
 
 aten = Rows()
@@ -33,8 +33,7 @@ def windows(
     steps = zip(kernel, *(each(v, rank) for v in (stride, padding, dilation)), shape, strict=True)
     inner: list[Dim] = []
     for size, step, before, apart, n in steps:
-        place: Dim = (Axis(n),) if n > 1 else ()
-        tap: Dim = (Axis(size),) if size > 1 else ()
+        place, tap = axes(n), axes(size)
         parts.append(([(place, step), (tap, apart)], -before))
         dims.append(place)
         inner.append(tap)
@@ -50,47 +49,71 @@ def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None
     if len(x.dims) == rank + 1:
         x, out = unsqueeze(x, 0), (1, *out)
     if native and rest and rest[0]:
-        seen, weight = reached(x, weight, stride, padding, dilation, out[2:], groups)
+        made = transposed(x, weight, stride, padding, dilation, out, groups)
     else:
         if isinstance(padding, str):  # what there is an odd one of stands behind
             reach = [d * (k - 1) for d, k in zip(each(dilation, rank), weight.shape[2:], strict=True)]
             padding = [n // 2 if padding == "same" else 0 for n in reach]
         seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
-    places, taps = "xyz"[:rank], "ijk"[:rank]
-    if groups == 1:
-        made = p.einsum(f"bc{places}{taps},oc{taps}->bo{places}", seen, weight)
-    else:
-        b, c, *others = seen.shape
-        cut = p.reshaped(seen, [b, groups, c // groups, *others])
-        by_group = p.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
-        made = p.reshaped(p.einsum(f"bgc{places}{taps},goc{taps}->bgo{places}", cut, by_group), out)
+        made = by_groups("bgc{places}{taps},goc{taps}->bgo{places}", seen, weight, groups, rank)
+        made = p.reshaped(made, out)
     made = made if bias is None else both(operator.add, made, trailing(bias, rank))
     return made if len(node.meta["val"].shape) == rank + 2 else squeeze(made, [0])
 
 
-def reached(
-    x: Array, weight: Array, stride: Any, padding: Any, dilation: Any, shape: Sequence[int], groups: int
-) -> tuple[Array, Array]:
-    """Of a transposed convolution: what each place of the result is reached by through each tap, 0 where the stride
-    steps over it; and the weight as that of a convolution."""
-    rank = len(shape)
-    (cin, per_group), taps = weight.shape[:2], weight.shape[2:]
-    by_group = p.reshaped(weight, [groups, cin // groups, per_group, *taps])
-    turned = p.permuted(by_group, [0, 2, 1, *range(3, 3 + rank)])
-    turned = p.reshaped(turned, [groups * per_group, cin // groups, *taps])
+def by_groups(equation: str, seen: Array, weight: Array, groups: int, rank: int) -> Array:
+    """The product of pictures and a weight, of channels that are cut into groups: the weight's first."""
+    letters = {"places": "xyz"[:rank], "taps": "ijk"[:rank], "phases": "uvw"[:rank]}
+    equation = equation.format(**letters)
+    if groups == 1:
+        return p.einsum(equation.replace("g", ""), seen, weight)
+    b, c, *others = seen.shape
+    first, *rest = weight.shape
+    seen = p.reshaped(seen, [b, groups, c // groups, *others])
+    return p.einsum(equation, seen, p.reshaped(weight, [groups, first // groups, *rest]))
+
+
+def transposed(
+    x: Array, weight: Array, stride: Any, padding: Any, dilation: Any, out: Sequence[int], groups: int
+) -> Array:
+    """A transposed convolution, in phases of its stride: O[s·q + u - padding] = Σ over t of X[q - t] · W[s·t + u].
+
+    So no product is computed with a place that the stride steps over.
+    """
+    rank = len(out) - 2
     steps = [each(v, rank) for v in (stride, padding, dilation)]
-    wide = x
-    for i, s in enumerate(steps[0]):
-        wide = spaced(wide, 2 + i, s)
-    before = [d * (k - 1) - q for d, k, q in zip(steps[2], taps, steps[1], strict=True)]
-    seen = windows(wide, taps, 1, before, steps[2], shape, 0.0)
-    return seen, flip(turned, [*range(2, 2 + rank)])
+    parts, taken, moved = p.whole(x)[:2], p.whole(weight)[:2], list[Part]()
+    places: list[Dim] = []
+    taps: list[Dim] = []
+    phases: list[Dim] = []
+    ends: list[Dim] = []
+    for i, (n, s, before, apart) in enumerate(zip(out[2:], *steps, strict=True)):
+        if s > 1 and apart > 1:  # a tap for each place between two
+            weight, apart = spaced(weight, 2 + i, apart), 1
+        count = -(-(n + before) // s) if s > 1 else n
+        place, tap, phase = map(axes, (count, -(-weight.shape[2 + i] // s), s))
+        parts.append(([(place, 1), (tap, -apart)], 0 if s > 1 else before))
+        taken.append(([(tap, s), (phase, 1)], 0))
+        ends.append((*axes(n // s), *axes(s)) if n % s == 0 else axes(n))
+        moved.append(([(ends[-1], 1)], before if s > 1 else 0))
+        places, taps, phases = [*places, place], [*taps, tap], [*phases, phase]
+    seen = p.read(x, parts, [*x.dims[:2], *places, *taps])
+    tapped = p.read(weight, taken, [*weight.dims[:2], *taps, *phases])
+    made = by_groups("bgc{places}{taps},gco{taps}{phases}->bgo{places}{phases}", seen, tapped, groups, rank)
+    batch, *channels = made.dims[: -2 * rank]
+    whole = [a + b for a, b in zip(made.dims[-2 * rank : -rank], made.dims[-rank:], strict=True)]
+    made = p.viewed(made, [batch, tuple(x for dim in channels for x in dim), *whole])
+    if all(s == 1 for s in steps[0]):
+        return made
+    return p.read(made, [*p.whole(made)[:2], *moved], [*made.dims[:2], *ends])
+
+
+def axes(size: int) -> Dim:
+    return (Axis(size),) if size > 1 else ()
 
 
 def spaced(x: Array, dim: int, step: int) -> Array:
     """The array with zeros between its places along a position."""
-    if step == 1:
-        return x
     shape = [*x.shape]
     longer = pad(unsqueeze(x, dim + 1), [*[0, 0] * (len(shape) - dim - 1), 0, step - 1])
     return p.reshaped(longer, [*shape[:dim], shape[dim] * step, *shape[dim + 1 :]])
