@@ -167,7 +167,8 @@ class NothingToLockError(MirageError):
 
     def __init__(self, gpu: str, names: Iterable[str]) -> None:
         lines = "\n".join(f"    {name}" for name in names)
-        super().__init__(f"no kernel for {gpu} is stored for\n{lines}\n    run `mirage search` on them first")
+        remedy = "run `mirage search` on them first, or name another GPU with --target"
+        super().__init__(f"no kernel for {gpu} is stored for\n{lines}\n    {remedy}")
 
 
 class NumberError(MirageError):

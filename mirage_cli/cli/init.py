@@ -35,7 +35,7 @@ def init(
 ) -> None:
     """Write an example spec to start from.
 
-    It is NAME.yaml, where there is no such file.
+    The file is NAME.yaml. A file that is there is not overwritten.
     """
     from mirage_cli.spec.reader import parse_spec
 

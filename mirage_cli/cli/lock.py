@@ -22,7 +22,7 @@ from mirage_cli.errors import NothingToLockError
 @command(
     "mirage search specs/*.yaml",
     "mirage lock specs/*.yaml                     writes mirage.lock, to be committed",
-    "mirage search specs/*.yaml --locked          fails where a kernel is another than that",
+    "mirage search specs/*.yaml --locked          fails where a kernel differs from it",
 )
 def lock(
     specs: Specs,

@@ -154,7 +154,8 @@ def _database(path: Path | None) -> Check:
         path = path or default_path()
         if path.exists():
             with Store(path) as store:
-                return Check("database", True, f"{path}, {len(store.list())} results", required=True)
+                count = len(store.list())
+                return Check("database", True, f"{path}, {count} result{'s' * (count != 1)}", required=True)
     except MirageError as error:
         return Check("database", False, str(error), "nothing can be kept", required=True)
     folder = next(p for p in path.absolute().parents if p.exists())

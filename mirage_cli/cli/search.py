@@ -72,7 +72,7 @@ def search(
     executor: ExecutorOption = Executor.processes,
     scheduler: Scheduler = None,
     locked: Annotated[
-        bool, typer.Option("--locked", help="fail where a kernel is another than the lock file pins")
+        bool, typer.Option("--locked", help="fail where a kernel differs from the one that the lock file pins")
     ] = False,
     lock_file: LockFile = LOCK_FILE,
     no_tune: Annotated[

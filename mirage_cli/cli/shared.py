@@ -80,7 +80,11 @@ Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", help="sizes to use, NAME=SIZE,...; of one name given twice, both", metavar="NAME=SIZE"),
+    typer.Option(
+        "--dim",
+        help="sizes to use instead of the spec's: NAME=SIZE, or NAME=SIZE,SIZE for each of several",
+        metavar="NAME=SIZE",
+    ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="element type of inputs and outputs instead of the spec's")]
 TargetName = Annotated[str, typer.Option("--target", help="GPU to plan for: auto, h200, h100, a100, ..., sm_90")]
@@ -107,7 +111,7 @@ Fresh = Annotated[
 
 ShardOption = Annotated[
     str | None,
-    typer.Option("--shard", help="of the programs, the part I of N: run each of 1/4, 2/4, ...", metavar="I/N"),
+    typer.Option("--shard", help="only every N-th program, from the I-th on: N machines run 1/N to N/N", metavar="I/N"),
 ]
 MAX_SHARDS = 10_000
 LockFile = Annotated[Path, typer.Option("--lock-file", help="the lock file", metavar="FILE")]

@@ -24,6 +24,7 @@ from types import ModuleType
 from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
+    ALLOCATORS,
     BUILTIN,
     CAPTURE,
     CHECKED_TABLES,
@@ -335,7 +336,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "names": ", ".join(parts.names[t.name] for t in graph.inputs),
         "start": start_body(graph, parts.texts, parts.kernels, parts.names, bool(parts.patient)),
     }
-    blocks += [plans.body, filled(PLANNED, mapping)]
+    blocks += [plans.body, filled(ALLOCATORS, mapping), filled(PLANNED, mapping)]
     body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
     for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
         body = without_global(body, public).replace(placeholder, public)

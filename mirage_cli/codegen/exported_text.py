@@ -258,7 +258,7 @@ WITHOUT_AUTOCAST = """
         with torch.autocast(device.type, enabled=False):
             return _by_triton(inputs, outputs)"""
 
-PLANNED = '''
+ALLOCATORS = """
 @recorded@
 _KERNELS = @kernels@
 _FILLED = memory_of_tensors()
@@ -272,8 +272,10 @@ try:  # what the code that torch.compile makes allocates with, in half the time,
     _FRESH = Memory(_empty_strided_cuda, _allocate, _free)
 except ImportError:
     TensorGuards, _cuda_getDevice, _FRESH = None, torch.cuda.current_device, _FILLED
+"""
+"""The recorded launches, the file's kernels, and the functions of PyTorch that allocate memory and guard inputs."""
 
-
+PLANNED = '''
 def _remember(inputs):
     """Has inputs like these known at once from now on, if this PyTorch has what tells them."""
     plan = _PLANS.get(inputs[0].get_device())

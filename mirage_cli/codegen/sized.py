@@ -31,7 +31,7 @@ from mirage_cli.codegen.export import (
     schema,
     tables_text,
 )
-from mirage_cli.codegen.exported_text import BUILTIN, CHECKED_TABLES, WRITE
+from mirage_cli.codegen.exported_text import ALLOCATORS, BUILTIN, CHECKED_TABLES, WRITE
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -289,7 +289,8 @@ class _File:
             filled(WRITE, mapping),
             *([filled(BUILTIN, mapping)] if builtin else []),
         ]
-        blocks += [plans.body, filled(PLANNED_SIZED, mapping), filled(SELF_CHECK_SIZED, mapping | self.check())]
+        blocks += [plans.body, *(filled(text, mapping) for text in (ALLOCATORS, PLANNED_SIZED))]
+        blocks += [filled(SELF_CHECK_SIZED, mapping | self.check())]
         body = "\n\n\n".join([front, *blocks]) + "\n"
         for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
             body = without_global(body, public).replace(placeholder, public)

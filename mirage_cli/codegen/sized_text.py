@@ -157,21 +157,6 @@ WITHOUT_AUTOCAST = """
             return _by_triton(which, sizes, inputs, outputs)"""
 
 PLANNED_SIZED = '''
-@recorded@
-_KERNELS = @kernels@
-_FILLED = memory_of_tensors()
-_is_deterministic = torch.are_deterministic_algorithms_enabled
-try:  # what the code that torch.compile makes allocates with, in half the time, and by which it knows its inputs
-    from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate
-    from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free
-    from torch._C import _cuda_getDevice
-    from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
-
-    _FRESH = Memory(_empty_strided_cuda, _allocate, _free)
-except ImportError:
-    TensorGuards, _cuda_getDevice, _FRESH = None, torch.cuda.current_device, _FILLED
-
-
 class _Plans(dict):
     """By number of kernels. known: what says whether inputs are like those of an earlier call but for their data and
     the sizes that differ by call, and whether any of those may be trained."""

@@ -22,6 +22,7 @@ from typing import Any  # torch's tensors: torch is imported when a kernel first
 from mirage_cli.errors import NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
+from mirage_cli.store.results import Kernel as Best
 from mirage_cli.store.results import Result
 
 
@@ -69,15 +70,27 @@ class Kernel:
             Path(path).write_text(self.source, encoding="utf-8")
         return self.source
 
+    def __repr__(self) -> str:
+        return f"<Kernel {self.program.name}: {self.times}>"
+
+    @property
+    def best(self) -> Best:
+        """The μGraph and schedule that were chosen, with their times."""
+        assert self.result.best is not None, "a kernel is of a result that has one"
+        return self.result.best
+
+    @property
+    def times(self) -> str:
+        """The time of a call and, where it was measured, eager PyTorch's."""
+        eager = f", eager {self.best.eager_us:.2f} µs" if self.best.eager_us is not None else ""
+        return f"{self.best.us:.2f} µs ({self.best.status}){eager}"
+
     def explain(self) -> str:
-        """What was searched, what was chosen, and what else there was."""
-        best, search = self.result.best, self.result.search
-        assert best is not None, "a kernel is of a result that has one"
-        times = f"{best.us:.2f} µs ({best.status}), floor {best.floor_us:.2f}"
-        eager = f", eager {best.eager_us:.2f}" if best.eager_us is not None else ""
+        """What was searched, and the schedule and the μGraph that were chosen."""
+        best, search = self.best, self.result.search
         lines = [
-            f"{self.program.name}: {times}{eager}",
-            f"searched: {search.enumerated} kernels, {search.stopped} in {search.seconds:.1f} s",
+            f"{self.program.name}: {self.times}, floor {best.floor_us:.2f} µs",
+            f"searched: {search.enumerated} kernels in {search.seconds:.1f} s; stopped: {search.stopped}",
             f"right: {best.claim or 'never looked at'}",
             f"schedule: {best.schedule}",
             "",

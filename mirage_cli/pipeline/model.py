@@ -61,12 +61,9 @@ class Gain:
         name = f"{self.region.module} ({self.region.graph.name}){times}"
         if self.kernel is None:
             return f"{name}: PyTorch's, {self.problem}"
-        best = self.kernel.result.best
-        assert best is not None, "a kernel is of a result that has one"
         if self.beside is not None:
             return f"{name}: {self.beside.kernel_us:.2f} µs, Inductor {self.beside.inductor_us:.2f} µs"
-        eager = f", eager {best.eager_us:.2f} µs" if best.eager_us is not None else ""
-        return f"{name}: {best.us:.2f} µs ({best.status}){eager}"
+        return f"{name}: {self.kernel.times}"
 
 
 class Replaced(torch.nn.Module):
@@ -375,8 +372,7 @@ def gain_of(region: Region, found: Kernel | NoKernelError) -> Gain:
     """A region gets a kernel that is faster than eager PyTorch, where that was timed."""
     if isinstance(found, NoKernelError):
         return Gain(region, None, found.why)
-    best = found.result.best
-    assert best is not None, "a kernel is of a result that has one"
+    best = found.best
     if best.eager_us is not None and best.us is not None and best.us >= best.eager_us:
         return Gain(region, None, f"{best.us:.2f} µs is no faster than eager's {best.eager_us:.2f}")
     return Gain(region, found)

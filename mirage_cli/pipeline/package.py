@@ -34,7 +34,7 @@ def packed(model: str, found: Cut, kernels: Sequence[Kernel | NoKernelError], gp
     made = {k.program.name: (r, k) for r, k in pairs if isinstance(k, Kernel)}
     missing = {r.graph.name: k.why for r, k in pairs if isinstance(k, NoKernelError)}
     if not made:
-        remedy = f"`mirage search` of what `mirage trace` writes finds them; --target names another GPU than {gpu}"
+        remedy = "run `mirage search` on the specs that `mirage trace` writes, or name another GPU with --target"
         raise PackageError(model, f"the database has a kernel of none of its regions for {gpu}\n    {remedy}")
     files = {f"{name}.py": k.source for name, (_, k) in made.items()}
     return Packed({**files, INIT: init_of(model, made), README: readme(model, made, missing | found.left)}, missing)
@@ -51,14 +51,11 @@ def readme(model: str, made: Mapping[str, tuple[Region, Kernel]], left: Mapping[
     """A section for each kernel, and what PyTorch is to compute."""
     parts = [f"# Kernels of {model}", "Each file needs only torch and triton; `python FILE` checks it against float64."]
     for name, (region, kernel) in made.items():
-        best = kernel.result.best
-        assert best is not None, "a kernel is of a result that has one"
-        eager = f", eager {best.eager_us:.2f} µs" if best.eager_us is not None else ""
         rows = [
             f"* called {region.times} times in the model",
             f"* {interface(kernel.program)}, where {' '.join(f'{d}={n}' for d, n in kernel.program.dims)}",
-            f"* {best.us:.2f} µs ({best.status}){eager}",
-            f"* right: {best.claim or 'never looked at'}",
+            f"* {kernel.times}",
+            f"* right: {kernel.best.claim or 'never looked at'}",
         ]
         text = region.graph.text().strip()
         parts += [f"## {name}", "\n".join(rows), f"```yaml\n{text}\n```"]

@@ -194,22 +194,23 @@ class Sized:
 
 @dataclass(frozen=True)
 class Region:
-    """A program of the model.
+    """A part of the model as one program.
 
-    module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
-        computes, under a name that is the same wherever the same is computed. inputs: what each input of the program is
-        of the module's. results: what is made of the program's outputs, in order. sized: the sizes that differ by call.
-        axes: the symbols of those of the program whose size does.
+    graph, program: what the part computes, under a name that is the same wherever the same is computed. inputs: which
+        input of the part each input of the program is. results: what is made of the program's outputs, in order.
+        sized: the sizes that differ by call. axes: the symbol of each axis of the program whose size differs by call.
+        module: the name in the model of the module that the region replaces, "" for a function. times: how often the
+        model calls this module.
     """
 
-    module: str
-    times: int
     graph: Graph
     program: Program
     inputs: tuple[Given, ...]
     results: tuple[Shape | Kept, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, str]
+    module: str = ""
+    times: int = 1
 
     def sizes(self, given: Sequence[Any]) -> dict[str, Any]:
         """Of the symbols, in a call of the module."""
@@ -305,20 +306,8 @@ def attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A part as a program. inputs: what each of the program's is of what the part reads."""
-
-    graph: Graph
-    program: Program
-    inputs: tuple[Given, ...]
-    results: tuple[Shape | Kept, ...]
-    sized: tuple[Sized, ...]
-    axes: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Unsaid:
-    """A part that is no program, and why. at: which of its nodes is at fault, or None where that is not known."""
+class Refused:
+    """Why a part is no region. at: the index of the node at fault, None where that node is not known."""
 
     why: str
     at: int | None
@@ -327,7 +316,7 @@ class Unsaid:
 def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
-    known: dict[Signature, Said | Unsaid] = {}
+    known: dict[Signature, Region | Refused] = {}
     worked_out(model)
     sizes_first(model.graph)
     checks_apart(model.graph)
@@ -340,13 +329,13 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
         while True:
             parts = segments(model.graph, refused)
-            wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known, symbols), Unsaid)]
+            wrong = [(part, x) for part in parts if isinstance(x := known_region(part, known, symbols), Refused)]
             if not wrong:
                 break
-            for part, said in wrong:
-                some = part if said.at is None else [part[said.at]]
+            for part, reason in wrong:
+                some = part if reason.at is None else [part[reason.at]]
                 refused |= {*some}
-                left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if not row_of(n).moves}
+                left |= {f"{overloadless(n.target)} ({n})": reason.why for n in some if not row_of(n).moves}
         taken = {n for part in parts for n in part}
         left |= {
             f"{overloadless(n.target)} ({n})": why_left(n)
@@ -361,9 +350,9 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     found = Cut(model, left=left, shares=rows)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
-        said = known[key]
-        assert isinstance(said, Said), "what is none has been refused"
-        region = Region(name, times[name], said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
+        region = known[key]
+        assert isinstance(region, Region), "the nodes of refused parts are in no part"
+        region = replace(region, module=name, times=times[name])
         if why := differs(model.get_submodule(name), region):
             found.left[name] = why
         else:
@@ -400,13 +389,13 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
         raise TraceError(name, "it returns a view of an argument, or of another result")
-    said = said_of(part, read, {}, read)
-    if isinstance(said, Unsaid):
-        raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
+    region = region_of(part, read, {}, read)
+    if isinstance(region, Refused):
+        place = "" if region.at is None else f"{overloadless(part[region.at].target)}: "
+        raise TraceError(name, place + region.why)
     returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
     if returned != outputs_of(part):
         raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
-    region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
     if why := differs(model, region):
         raise TraceError(name, why)
     checked(model.graph, part)
@@ -414,28 +403,30 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, [])) if checks else None)
 
 
-def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
-    """What equal parts say is worked out once."""
+def known_region(
+    part: Part, known: dict[Signature, Region | Refused], symbols: Mapping[str, Symbol]
+) -> Region | Refused:
+    """The region of a part. Equal parts are traced once."""
     key, read = signature(part)
     if key not in known:
-        known[key] = said_of(part, read, symbols)
+        known[key] = region_of(part, read, symbols)
     return known[key]
 
 
-def said_of(
+def region_of(
     part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol], arguments: Sequence[Any] | None = None
-) -> Said | Unsaid:
-    """symbols: of the model, by name. arguments: as of `trace`."""
+) -> Region | Refused:
+    """A part that reads these nodes, traced. symbols: of the model, by name. arguments: as of `trace`."""
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
         placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {})
     except Unsupported as error:
-        return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
+        return Refused(str(error), part.index(error.maker) if error.maker in part else None)
     graph = placed.traced.graph
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
-        return Unsaid(error.diagnostics[0].message, None)
+        return Refused(error.diagnostics[0].message, None)
     graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
     program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
@@ -452,7 +443,7 @@ def said_of(
     results = tuple(
         Kept(read.index(x)) if (x := next(iter(changed(n)), None)) else next(shapes) for n in outputs_of(part)
     )
-    return Said(graph, program, inputs, results, sized, axes)
+    return Region(graph, program, inputs, results, sized, axes)
 
 
 @dataclass(frozen=True)

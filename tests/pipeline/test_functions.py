@@ -26,6 +26,7 @@ def test_calls_take_what_was_searched_and_nothing_else(tmp_path: Path, monkeypat
     kernel = fast.search(x, w, budget=8)
     assert isinstance(kernel, Kernel)
     assert "def scores(" in kernel.export() and kernel.explain().startswith("scores: ")
+    assert repr(kernel) == f"<Kernel scores: {kernel.times}>"  # not the source
     torch.testing.assert_close(fast(x, w), scores(x, w))
     again = mirage_cli.kernel(db=tmp_path / "mirage.db")(scores)
     again(x, w)
