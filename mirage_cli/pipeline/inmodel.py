@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
 
@@ -33,7 +34,8 @@ GAIN = 0.995
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel with which a model takes the least time. was_us: the model's time before. us: with it."""
+    """A kernel in the place of another of the same region. was_us, us: the model's time with the other, and with this
+    one."""
 
     module: str
     kernel: Kernel
@@ -41,7 +43,7 @@ class Choice:
     us: float
 
     def __str__(self) -> str:
-        return f"{self.module}: with less overlap the model takes {self.us:.1f} µs, {self.was_us:.1f} before"
+        return f"{self.module}: another kernel, with which the model takes {self.us:.1f} µs, {self.was_us:.1f} before"
 
 
 def kept_beside(store: Store, target: Target, kernel: Kernel) -> list[Kernel]:
@@ -52,7 +54,7 @@ def kept_beside(store: Store, target: Target, kernel: Kernel) -> list[Kernel]:
         return []
     key = key_of(program, target, True)
     found: list[Kernel] = []
-    for k in kernel.result.later:
+    for k in kernel.result.variants:
         if k.id == best.id:  # the μGraph that was verified when the kernel was read
             asked = kernel.result.asked
             info = info_of(k, asked.command if asked else "", target.name)
@@ -63,8 +65,8 @@ def kept_beside(store: Store, target: Target, kernel: Kernel) -> list[Kernel]:
 
 def with_best(result: Result, best: Chosen) -> Result:
     """The result with another best of those that were kept."""
-    others = tuple(k for k in (result.best, *result.later) if k is not None and k != best)
-    return replace(result, best=best, top=(best, *(k for k in result.top if k != best)), later=others)
+    others = tuple(k for k in (result.best, *result.variants) if k is not None and k != best)
+    return replace(result, best=best, top=(best, *(k for k in result.top if k != best)), variants=others)
 
 
 def keep(store: Store, target: Target, kernel: Kernel) -> None:
@@ -79,7 +81,8 @@ def choices(
     several: Mapping[str, Sequence[Kernel]],
     within_s: float,
 ) -> Iterator[Choice]:
-    """The fastest kernel of each module, put in its place: one module after the other, as long as time allows.
+    """Puts other kernels in the place of those that a model runs by, where that makes it faster. Of all modules the first
+    other is tried, then the second, as long as time allows.
 
     call: of the model. put: has a module run by a kernel. several: for each module the kernel that it runs by, and
     others.
@@ -90,19 +93,24 @@ def choices(
 
     now = graph()
     end = time.monotonic() + within_s
-    for name, (chosen, *others) in several.items():
-        first_us = us = medians(now)[0]
-        for kernel in others:
-            if time.monotonic() > end:
-                return
-            put(name, kernel)
-            trial = graph()
-            was_us, trial_us = medians(now, trial)
-            if trial_us < GAIN * was_us:
-                now, us, chosen = trial, trial_us, kernel
-            else:
-                put(name, chosen)
-        yield Choice(name, chosen, first_us, us)
+    best = {name: kernels[0] for name, kernels in several.items()}
+    for name, kernel in in_turn({name: kernels[1:] for name, kernels in several.items()}):
+        if time.monotonic() > end:
+            return
+        put(name, kernel)
+        trial = graph()
+        was_us, us = medians(now, trial)
+        if us < GAIN * was_us:
+            now, best[name] = trial, kernel
+            yield Choice(name, kernel, was_us, us)
+        else:
+            put(name, best[name])
+
+
+def in_turn(several: Mapping[str, Sequence[Kernel]]) -> Iterator[tuple[str, Kernel]]:
+    """The first of each, then the second of each."""
+    rounds = zip_longest(*([(name, k) for k in kernels] for name, kernels in several.items()))
+    return (pair for some in rounds for pair in some if pair is not None)
 
 
 def medians(*graphs: torch.cuda.CUDAGraph) -> list[float]:

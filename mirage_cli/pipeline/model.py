@@ -200,10 +200,10 @@ def fastest_within(
 
     changed: dict[str, Kernel] = {}
     for choice in choices(lambda: model(*inputs), put, several, within_s):
-        keep(store, target, choice.kernel)
-        if choice.kernel is not used[choice.module]:
-            say(str(choice))
-            changed[choice.module] = choice.kernel
+        say(str(choice))
+        changed[choice.module] = choice.kernel
+    for name in several:
+        keep(store, target, changed.get(name, used[name]))
     given = given_to(model, changed, inputs)
     for name, kernel in changed.items():
         own = model.get_submodule(name)

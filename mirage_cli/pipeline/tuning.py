@@ -63,8 +63,10 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     written_us = next((t.us for t in tuned.ranked if t.mugraph == found.as_written), None)
     top = (winner, *map(kernel, others))
     nearby = tuple(Nearby(t.mugraph, t.schedule, tuned.beside_best(t)[0]) for t in tuned.near)
-    later = tuple(judged(t, verdict) for t, verdict in tuned.later)
-    result = replace(result, best=winner, top=top, nearby=nearby, later=later, in_model=False, as_written_us=written_us)
+    variants = tuple(judged(t, verdict) for t, verdict in tuned.variants)
+    result = replace(
+        result, best=winner, top=top, nearby=nearby, variants=variants, in_model=False, as_written_us=written_us
+    )
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
 

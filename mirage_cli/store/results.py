@@ -419,13 +419,13 @@ class Unfinished:
 class Result:
     """The result of one program: an element of `results` of `mirage search --json`.
 
-    best: None where nothing passed. top: the best and those behind it. nearby: for dynamic sizes near these. later: the
-    best with less overlap, for models. in_model: whether the best was chosen of these, and of what is the fastest by
-    itself, for the time that a model takes with it. lost: what was refused though it was faster. dropped: of plans that
-    were checked without a GPU, how many failed and why. complete: false where a run has ended before it had compared
-    all that it wanted to. rejections: what the verifier refused; a right generator gives none. as_written: the plan
-    that is the program as it was written. as_written_us: its time, by measurement or prediction as the best's. cached:
-    it was read from the database.
+    best: None where nothing passed. top: the best and those behind it. nearby: for dynamic sizes near these. variants:
+    right too, and with kernels that overlap in another way, for models. in_model: whether the best was chosen, of these
+    and of the fastest by itself, for the time that a model takes with it. lost: what was refused though it was faster.
+    dropped: of plans that were checked without a GPU, how many failed and why. complete: false where a run has ended
+    before it had compared all that it wanted to. rejections: what the verifier refused; a right generator gives none.
+    as_written: the plan that is the program as it was written. as_written_us: its time, by measurement or prediction as
+    the best's. cached: it was read from the database.
     """
 
     about: About
@@ -435,7 +435,7 @@ class Result:
     best: Kernel | None = None
     top: tuple[Kernel, ...] = ()
     nearby: tuple[Nearby, ...] = ()
-    later: tuple[Kernel, ...] = ()
+    variants: tuple[Kernel, ...] = ()
     in_model: bool = False
     lost: tuple[Lost, ...] = ()
     tuning: Tuning | None = None
@@ -471,7 +471,7 @@ class Result:
             "best": self.best and self.best.to_json(),
             "top": [k.to_json() for k in self.top],
             "nearby": [x.to_json() for x in self.nearby],
-            "later": [k.to_json() for k in self.later],
+            "variants": [k.to_json() for k in self.variants],
             "in_model": self.in_model,
             "lost": [asdict(x) for x in self.lost],
             "tuning": self.tuning and self.tuning.to_json(),
@@ -496,7 +496,7 @@ class Result:
             best=o.null_or("best", Kernel.from_json),
             top=o.one("top", each(Kernel.from_json)),
             nearby=o.since("nearby", each(Nearby.from_json), ()),
-            later=o.since("later", each(Kernel.from_json), ()),
+            variants=o.since("variants", each(Kernel.from_json), ()),
             in_model=o.since("in_model", flag, False),
             lost=o.since("lost", each(Lost.from_json), ()),
             tuning=o.maybe("tuning", Tuning.from_json),

@@ -24,7 +24,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
-from mirage_cli.tune.space import first_schedules, starting_later
+from mirage_cli.tune.space import first_schedules, manner, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 CONTENDERS = 16
@@ -43,6 +43,8 @@ REACH = 1.5
 """How much longer than the best they may have taken at the tuned size."""
 LATER = 1.15
 """How much longer than the best a schedule with less overlap may take by itself, to be tried within a model."""
+MANNERS, OTHERS, LEADERS = 4, 1.04, 100
+"""Of other schedules so many are tried there too, that take so much longer than the best and are among the fastest."""
 LATER_S = 2.0
 """What timing these may take, also when time is up."""
 NEARBY_GAIN = 0.01
@@ -127,9 +129,10 @@ class Finals:
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [t for t, verdict in judged if verdict.right]
 
-    def later(self, tuned: Tuned) -> list[Verdict]:
-        """The best with less overlap, where that is right too and not much slower by itself. Which of them is the
-        fastest within a model is seen there."""
+    def variants(self, tuned: Tuned) -> list[Verdict]:
+        """What overlaps with other kernels in another way than the best, is right, and not much slower by itself: the
+        best with less overlap, and of each other way the fastest that was timed. Which of them is the fastest within a
+        model is seen there."""
         best, graphs = tuned.best, self.explored.graphs
         if not self.explored.task.in_model or best is None or best.mugraph not in graphs or self.explored.lost:
             return []
@@ -138,7 +141,14 @@ class Finals:
             known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair))) and t.timing]
             written = [w for t in known if (w := self.written(t))]
             timed = self.timed_again([*written, *self.explored.build(pairs)], LATER_S)
-        near = [t for t in timed if tuned.beside_best(t)[0] <= LATER * best.us]
+        us = {self.key(t): tuned.beside_best(t)[0] for t in (*timed, *self.explored.leaders(LEADERS))}
+        others = {manner(best.schedule): best}
+        for t in self.explored.leaders(LEADERS):
+            if t.mugraph == best.mugraph and not t.schedule.specialize and us[self.key(t)] <= OTHERS * best.us:
+                others.setdefault(manner(t.schedule), t)
+        some = {self.key(t): t for t in timed if us[self.key(t)] <= LATER * best.us}
+        some |= {self.key(w): w for t in [*others.values()][1 : MANNERS + 1] if (w := self.written(t))}
+        near = sorted(some.values(), key=lambda t: us[self.key(t)])
         with self.explored.phase("judging"):
             judged = [(t, self.judge_everywhere(t)) for t in near if not self.explored.lost]
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]

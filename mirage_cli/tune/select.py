@@ -17,7 +17,7 @@ def tune(means: Means, task: Task, incumbent: Incumbent | None = None) -> Tuned:
     finals = Finals(explorer, incumbent)
     result = finals.decide()
     result.near = finals.near(result)
-    result.later = finals.later(result)
+    result.variants = finals.variants(result)
     result.seconds = time.monotonic() - start
     result.phases = explorer.phases
     return result

@@ -29,6 +29,7 @@ from mirage_cli.ir.schedule import (
     AtEnd,
     Before,
     Early,
+    HandOver,
     KernelSchedule,
     Lead,
     Relay,
@@ -424,15 +425,21 @@ def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Sch
 
 
 def starting_later(graph: MuGraph, schedule: Schedule) -> list[Schedule]:
-    """The schedule with less overlap: one kernel that lets the next one start early does so at its end, or all of them
-    do, or no kernel starts ahead of time."""
+    """The schedule with less overlap: all kernels that let the next one start early do so at their end; the first
+    kernel starts when all in front of it has ended; both; and no kernel starts ahead of time."""
     kernels = schedule.kernels
-    at_end = {n: replace(s, hand_over=AtEnd()) for n, s in kernels.items() if s.hand_over != AtEnd()}
-    alone = {n: replace(s, overlap=False, before=Before.NOTHING, ahead=None) for n, s in kernels.items()}
-    alone = {n: replace(s, hand_over=AtEnd(), patient=False) for n, s in alone.items()}
-    some = [*({n: s} for n, s in at_end.items()), at_end, alone]
-    made = [settled(graph, Schedule({**kernels, **changed})) for changed in some]
+    at_end = {n: replace(s, hand_over=AtEnd()) for n, s in kernels.items()}
+    last = {n: replace(s, overlap=False, before=Before.NOTHING, ahead=None, patient=False) for n, s in at_end.items()}
+    first = [*kernels][:1]
+    behind = {n: replace(last[n], hand_over=kernels[n].hand_over) for n in first}
+    some = [at_end, {**kernels, **behind}, {**at_end, **{n: last[n] for n in first}}, last]
+    made = [settled(graph, Schedule(x)) for x in some]
     return [*{str(s): s for s in made if str(s) != str(schedule)}.values()]
+
+
+def manner(schedule: Schedule) -> tuple[tuple[bool, type[HandOver], bool], ...]:
+    """How each kernel starts, lets the next one start, and reads."""
+    return tuple((s.overlap, type(s.hand_over), s.descriptors) for s in schedule.kernels.values())
 
 
 def settled(graph: MuGraph, schedule: Schedule) -> Schedule:

@@ -56,7 +56,7 @@ class Tuned:
     found: the first of them that is a trial.
     incumbent: as it came out of the finals, with its timing or why it has none.
     near: others that are right, for dynamic sizes near the tuned ones.
-    later: the best with less overlap, where that is right too, for models.
+    variants: what is right too and overlaps in another way, for models.
     phases: seconds of each kind of work; schedules are chosen while others are timed.
     """
 
@@ -72,7 +72,7 @@ class Tuned:
     found: Trial | None = None
     incumbent: Trial | None = None
     near: Sequence[Trial] = ()
-    later: Sequence[tuple[Trial, Judged]] = ()
+    variants: Sequence[tuple[Trial, Judged]] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -52,7 +52,7 @@ class StandIn(Kernel):
 
 
 def stand_ins(_: object, graphs: Sequence[Graph], *__: object) -> list[Kernel]:
-    result: Any = SimpleNamespace(best=BEST, later=(), in_model=False)
+    result: Any = SimpleNamespace(best=BEST, variants=(), in_model=False)
     return [StandIn(g.program(), result, "", "") for g in graphs]
 
 

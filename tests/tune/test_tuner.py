@@ -61,6 +61,7 @@ from mirage_cli.tune.space import (
     first_schedules,
     fitted,
     in_groups,
+    manner,
     neighbours,
     settled,
     starting_later,
@@ -403,15 +404,17 @@ def test_the_first_of_the_first_schedules_is_the_best_that_is_predicted(name: st
 
 
 def test_what_starts_later_overlaps_less() -> None:
-    """One kernel that lets the next one start early does so at its end; then all do; then none overlaps."""
+    """All kernels release the next one at their end; the first starts behind all others; both; none overlaps."""
     graph = golden("gqa")
     start = first_schedules(graph, H200, 1)[0]
     assert starting_later(graph, settled(graph, in_turn(start, overlap=False))) == []
     both = in_turn(start, overlap=True)
     hasty = {"k0": both.kernels["k0"].choosing(early=True), "k1": both.kernels["k1"].choosing(relay=True)}
     found = [{n: s.words for n, s in x.kernels.items()} for x in starting_later(graph, Schedule(hasty))]
-    assert [{n for n in x if x[n]["early"] or x[n]["relay"]} for x in found] == [{"k1"}, {"k0"}, set(), set()]
-    assert [[w["overlap"] for w in x.values()] for x in found] == [[True] * 2] * 3 + [[False] * 2]
+    early = [{n for n in x if x[n]["early"] or x[n]["relay"]} for x in found]
+    overlap = [[w["overlap"] for w in x.values()] for x in found]
+    assert early == [set(), {"k0", "k1"}, set(), set()]
+    assert overlap == [[True, True], [False, True], [False, True], [False, False]]
     assert not any(word for w in found[-1].values() for word in (w["ahead"], w["fetch"], w["patient"], w["relay"]))
 
 
@@ -766,14 +769,17 @@ def test_what_overlaps_less_is_judged_and_kept_for_models(budget_s: float) -> No
     of = golden("gqa")
     tuned, worker = tune(overlapping, of=of, in_model=True, budget_s=budget_s)
     assert tuned.best is not None
-    expected = [str(s) for s in starting_later(of, tuned.best.schedule) if overlapping("", s) < 11]
-    assert [str(t.schedule) for t, _ in tuned.later] == expected
-    assert expected
-    assert all((t.source, anew) in worker.judged for t, _ in tuned.later for anew in (False, True))
-    assert not tune(overlapping, of=of, budget_s=budget_s)[0].later
-    wrong = tuned.later[0][0].source
+    less = {str(s) for s in starting_later(of, tuned.best.schedule) if overlapping("", s) < 11}
+    found = [str(t.schedule) for t, _ in tuned.variants]
+    assert less and less <= {*found} and str(tuned.best.schedule) not in found
+    assert all(t.us < 11 for t, _ in tuned.variants)
+    manners = [manner(t.schedule) for t, _ in tuned.variants if str(t.schedule) not in less]
+    assert len({*manners, manner(tuned.best.schedule)}) == len(manners) + 1 <= 5
+    assert all((t.source, anew) in worker.judged for t, _ in tuned.variants for anew in (False, True))
+    assert not tune(overlapping, of=of, budget_s=budget_s)[0].variants
+    wrong = tuned.variants[0][0].source
     again, _ = tune(overlapping, of=of, in_model=True, budget_s=budget_s, lucky=lambda source: source == wrong)
-    assert [str(t.schedule) for t, _ in again.later] == expected[1:]
+    assert [str(t.schedule) for t, _ in again.variants] == found[1:]
 
 
 @cache
