@@ -81,8 +81,8 @@ def choices(
     several: Mapping[str, Sequence[Kernel]],
     within_s: float,
 ) -> Iterator[Choice]:
-    """Puts other kernels in the place of those that a model runs by, where that makes it faster. Of all modules the first
-    other is tried, then the second, as long as time allows.
+    """Puts other kernels in the place of those that a model runs by, where that makes it faster. Of all modules the
+    first other is tried, then the second, as long as time allows.
 
     call: of the model. put: has a module run by a kernel. several: for each module the kernel that it runs by, and
     others.
