@@ -25,10 +25,11 @@ def optimize(
 ) -> Iterator[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
-    What the database can answer is not searched again. The others are searched ahead, side by side in processes of
-    their own, while one after the other is tuned. Behind an interrupt comes the program at hand, with what there is.
-    began: when the work on the first began, in `time.monotonic()`: now, if left out. What passes until a program's
-    search is there, the start of processes too, is of its budget.
+    A program that the database answers is not searched again. The others are searched ahead, side by side in worker
+    processes, while they are tuned one after the other. After an interrupt, the result of the current program is
+    yielded with the plans found so far, and KeyboardInterrupt follows. began: when work on the first program began, in
+    `time.monotonic()`; by default now. A program's budget includes the time spent waiting for its search, and thus the
+    start of processes.
     """
     at_hand = time.monotonic() if began is None else began
     keys = keys_of([p for p, _ in programs], session.target, session.measures)
@@ -51,7 +52,8 @@ def optimize(
 
 
 def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
-    """The same of plans that some search has stored. Raises NothingStoredError, before any work, where none are."""
+    """The result of each program from the plans that an earlier search has stored. Raises NothingStoredError, before
+    any work, if a program has none."""
     searched = [stored_search(session.store, program) for program, _ in programs]
     session.prepare()
     for i, ((program, text), found) in enumerate(zip(programs, searched, strict=True), 1):
@@ -60,7 +62,7 @@ def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[
 
 
 def tune_on(session: Session, program: Program, result: Result, more_s: float) -> Result | Unfinished:
-    """The result after so many seconds more of tuning, from the trials on that there are."""
+    """The result after `more_s` more seconds of tuning, which go on from the trials in the database."""
     from mirage_cli.pipeline.tuning import tuned_result
 
     found = replace(stored_search(session.store, program), as_written=result.as_written or "")
@@ -74,7 +76,7 @@ def finish(
     session: Session, program: Program, text: str, found: Found | Failed, waited_s: float = 0.0
 ) -> Result | Unfinished:
     """From verified μGraphs to the result: they are kept, timed on this GPU or predicted, and the best is kept.
-    waited_s: for the search, which it may have taken less than."""
+    waited_s: seconds spent waiting for the search, which may be more than the search took."""
     from mirage_cli.pipeline.predicting import predicted_result
     from mirage_cli.pipeline.tuning import tuned_result
 
@@ -95,8 +97,8 @@ def finish(
 
 
 def _claimed(session: Session, about: About, made: Callable[[], Result]) -> Result | Unfinished:
-    """What is made, or why it is not: what fails costs no other program its result."""
+    """The result, or why there is none: a program that fails costs the others nothing."""
     try:
         return claimed(session.store, made())
-    except Exception as error:  # named in the result: the programs behind it have theirs
+    except Exception as error:  # told in the result: later programs still get theirs
         return Unfinished(about, Failed.of(error).problem)

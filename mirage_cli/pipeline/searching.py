@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,14 +43,14 @@ VERIFIED = 10
 VERIFYING = 0.2
 """The part of the budget that the search leaves to verification."""
 SLOW_S = 1.0
-"""Seconds of verification after which other processes take part, where there may be any: they take about as long to
-start."""
+"""Seconds of verification after which worker processes are started, if there may be several. Starting them takes about
+as long."""
 TUNING = 0.25
 """The part of the budget that the search leaves to tuning, where there is any."""
 GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 KEEPING_S = 0.6
-"""Seconds of verification behind an interrupt: what is not verified cannot be kept."""
+"""Seconds of verification behind an interrupt: plans that are not verified cannot be kept."""
 BEHIND_S = 30.0
 """Seconds behind the budget that the verification of the program as written and of the cheapest plan may take: without
 the first there may be nothing to use, without the second nothing that is worth it."""
@@ -61,9 +62,9 @@ SELDOM = (20_000, 20, 50)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may set. budget_s: for the search and the tuning of one program together. context: in which calls
-    are timed (`tune.measure.Context`). searching_s: for the search alone, where the budget is that of the tuning.
-    in_model: whether kernels with less overlap are kept beside the best, for a model to choose from."""
+    """What a user may set. budget_s: for the search and the tuning of one program together. searching_s: for the search
+    alone; budget_s is then for tuning alone. context: the context in which calls are timed (`tune.measure.Context`).
+    in_model: whether kernels that overlap in other ways are kept beside the best, for a model to choose from."""
 
     workers: int = 1
     top: int = 5
@@ -141,7 +142,7 @@ class Failed:
 
     @staticmethod
     def of(error: Exception) -> Failed:
-        """An error that is no user's own is a bug: its kind and place are said."""
+        """A MirageError is told as it is; any other error is a bug, and is told with its type and place."""
         if isinstance(error, MirageError):
             return Failed(str(error))
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -149,7 +150,7 @@ class Failed:
 
 
 def merged(program: Program, lowered: Program) -> Program:
-    """The program with axes that are one as one axis, or as two where a long one is best summed in parts."""
+    """The program with axes merged that occur only side by side: into two where a long axis is best summed in parts."""
     from mirage_cli.algebra.decompose import summed_in_parts
 
     found = merge_axes(program)
@@ -163,11 +164,12 @@ Doing = Callable[[str, "float | None"], None]
 
 
 class Clock:
-    """The time of one search and of the verification behind it."""
+    """When the search has to end, and when verification has to. An interrupt ends the search at once, and verification
+    within KEEPING_S."""
 
     def __init__(self, budget_s: float, interrupted: Callable[[], bool]) -> None:
         self.end_s = time.monotonic() + budget_s
-        self.verifying_s = self.end_s - VERIFYING * budget_s
+        self.search_end_s = self.end_s - VERIFYING * budget_s
         self.interrupted = interrupted
         self.stop_s = math.inf
 
@@ -179,29 +181,21 @@ class Clock:
             self.interrupt()
         return self.stop_s < math.inf
 
-    def out_of_time(self) -> bool:
+    def search_is_over(self) -> bool:
+        return time.monotonic() > self.search_end_s or self.was_interrupted()
+
+    def budget_is_spent(self) -> bool:
         return time.monotonic() > self.end_s or self.was_interrupted()
 
-    def time_to_verify(self) -> bool:
-        return time.monotonic() > self.verifying_s or self.was_interrupted()
-
-    def verified(self) -> bool:
-        """Whether verification has to end."""
-        return time.monotonic() > self.end_s or self.cut_short()
-
-    def cut_short(self) -> bool:
-        """Whether even that of the first plans has to."""
-        return self.was_interrupted() and time.monotonic() > self.stop_s
-
-    def given_up(self) -> bool:
-        """Whether the first plans are not verified either."""
-        return time.monotonic() > self.end_s + BEHIND_S or self.cut_short()
+    def verification_is_over(self, behind_s: float = 0.0) -> bool:
+        """behind_s: seconds behind the budget that verification may take."""
+        return time.monotonic() > self.end_s + behind_s or (self.was_interrupted() and time.monotonic() > self.stop_s)
 
 
 @contextlib.contextmanager
 def seldom_collecting() -> Generator[None]:
-    """The garbage collector looks less often, which saves a tenth of a search: what a search makes is mostly freed
-    without it, and the rest of it is small."""
+    """Runs the garbage collector less often, which saves a tenth of a search: reference counts free nearly all of its
+    objects."""
     before = gc.get_threshold()
     if 0 < before[0] < SELDOM[0]:
         gc.set_threshold(*SELDOM)
@@ -219,8 +213,8 @@ def search_program(
     interrupted: Callable[[], bool] = lambda: False,
     doing: Doing = lambda _, __: None,
 ) -> Found:
-    """Search and verify. Runs without torch; the same seed gives the same result in any process. The search sees axes
-    that are one as one; the verifier compares what it finds with the program as it was written.
+    """Search and verify. Runs without torch; the same seed gives the same result in any process. The search gets the
+    program with merged axes; the verifier compares each plan with the program as it was written.
 
     interrupted: asked now and then; true ends the search with what it has. Raises NoKernelError for a type that kernels
     of this GPU do not have.
@@ -244,8 +238,8 @@ def search_program(
             bounds=options.bounds,
             prune=options.prune,
             own_algebra_only=options.own_algebra_only,
-            deadline=clock.time_to_verify,
-            end=clock.out_of_time,
+            deadline=clock.search_is_over,
+            end=clock.budget_is_spent,
             looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
             prices=prices,
         )
@@ -262,7 +256,7 @@ def search_program(
         clock.interrupt()
     written = result.as_written
     others = [c for c in distinct(result.candidates, written) if c.id != written.id]
-    chosen = [written, *others]
+    chosen = [written, *others]  # the first two are verified even behind the budget
     verdicts: list[Verdict] = []
     with Verifier(lowered, [c.graph for c in chosen], options, clock) as verifier:
         for i in range(len(chosen)):
@@ -285,7 +279,7 @@ def search_program(
 
 
 def beside(one: SearchResult, other: SearchResult) -> SearchResult:
-    """What the searches of two forms of a program have found and done, the first as it was written."""
+    """The results of searching two forms of a program as one result, with the plan as written of the first."""
     return replace(
         other,
         candidates=tuple(sorted((*one.candidates, *other.candidates), key=lambda c: c.predicted_us)),
@@ -299,10 +293,10 @@ def beside(one: SearchResult, other: SearchResult) -> SearchResult:
 
 
 class Verifier:
-    """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side.
+    """Verdicts on μGraphs, asked for in order: worked out one by one here and, once that took SLOW_S, in workers.
 
-    The first is the program as written, the second the cheapest plan: both have BEHIND_S more than the others. These
-    are refused when the time is up, unused.
+    The first μGraph is the program as written, the second the cheapest plan: verification of both may take BEHIND_S
+    more. When time is up, the other μGraphs are refused by the net "time".
     """
 
     def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options, clock: Clock) -> None:
@@ -329,11 +323,11 @@ class Verifier:
     def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
-        end = self.clock.given_up if i < BEHIND else self.clock.verified
+        end = partial(self.clock.verification_is_over, BEHIND_S if i < BEHIND else 0.0)
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))
-            except (ChildDied, TimeoutError):  # whose process was killed is verified here
+            except (ChildDied, TimeoutError):  # verified here instead
                 pass
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.options.seed, end=end)
