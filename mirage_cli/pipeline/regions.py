@@ -265,6 +265,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
         made.graph.erase_node(node)
     put_in_place(made.graph)
+    as_numbers(made, program.graph_signature.lifted_tensor_constants)
     written = {x for n in calls(made.graph) for x in changed(n)}
     for node in made.graph.find_nodes(op="get_attr"):
         if isinstance(tensor := attribute(made, node.target), torch.Tensor):  # else a graph that an operator runs
@@ -296,6 +297,23 @@ def worked_out(model: torch.fx.GraphModule) -> None:
         held.meta = n.meta | {"scale": scale_of(made)}
         n.replace_all_uses_with(held)
         model.graph.erase_node(n)
+
+
+def as_numbers(model: torch.fx.GraphModule, constants: Container[object]) -> None:
+    """Has the graph make what the model's text makes of a number, as `torch.tensor(0.5)` does, instead of holding it: a
+    number is part of a program, and a tensor of the CPU is no input of a kernel. constants: names of tensors that
+    nobody changes."""
+    first = next((n for n in model.graph.nodes if n.op.startswith("call")), None)
+    for node in model.graph.find_nodes(op="get_attr"):
+        x = attribute(model, node.target)
+        if first is None or node.target not in constants or not isinstance(x, torch.Tensor) or x.dim() > 0:
+            continue
+        with unset_fake_temporarily(), model.graph.inserting_before(first):
+            kind: dict[str, Any] = {"dtype": x.dtype, "device": x.device}
+            number = model.graph.call_function(torch.ops.aten.full.default, ([], x.item()), kind)
+        number.meta = {"val": x} | node.meta
+        node.replace_all_uses_with(number)
+        model.graph.erase_node(node)
 
 
 def attribute(module: torch.nn.Module, path: str) -> Any:

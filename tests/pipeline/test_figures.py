@@ -18,6 +18,7 @@ from mirage_cli.pipeline import model as model_module
 from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernels
 from mirage_cli.pipeline.model import Replaced
+from mirage_cli.pipeline.regions import Cut, cut, exported
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
 
 assert kernels  # a fixture
@@ -101,6 +102,34 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
         torch.testing.assert_close(torch.compile(Norm(), backend="mirage")(X), Norm()(X))
     assert "aten.native_layer_norm.default" in seen
     assert "aten.rsqrt.default" in lowered and "aten.native_layer_norm.default" not in lowered
+
+
+class Clipped(nn.Module):
+    """Numbers as tensors, as many forwards have them: of the CPU wherever the model is."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.min(F.gelu(x @ y), torch.tensor(0.25)) * torch.tensor(3)
+
+
+def test_a_number_that_a_text_makes_a_tensor_of_is_part_of_the_program(tmp_path: Path) -> None:
+    """In both ways in: nothing but the arguments is given to a kernel."""
+    inputs = torch.randn(4, 8), torch.randn(8, 16)
+    (region,) = cut(exported(Clipped(), inputs)).regions
+    assert "0.25" in region.graph.text() and "* 3" in region.graph.text()
+    assert len(region.graph.program().inputs) == 2
+    graphs: list[Cut] = []
+
+    def cut_too(model: Any) -> Cut:
+        graphs.append(cut(model))
+        return graphs[-1]
+
+    torch._dynamo.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, "cut", cut_too)
+        patch.setattr(backend_module, "runs_on", lambda _: True)
+        made = torch.compile(Clipped(), backend="mirage", options={"db": str(tmp_path / "mirage.db")})(*inputs)
+    torch.testing.assert_close(made, Clipped()(*inputs))
+    assert [len(r.graph.program().inputs) for g in graphs for r in g.regions] == [2]
 
 
 def test_a_model_is_timed_as_a_whole_once(times: list[Beside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
