@@ -114,6 +114,8 @@ def test_a_result_reads_as_it_was_written() -> None:
         best,
         (best, replace(best, times=None, claim=None)),
         (Nearby("aaaa", Schedule({"k0": schedule}), 3.5),),
+        (replace(best, claim=None),),
+        True,
         (Lost("bbbb", 1, 2.0, "wrong"), Lost("cccc", 1, None, "wrong", 1.0)),
         Tuning(9, {"hang": 1}, (Rejected("bbbb", Schedule({}), "wrong"),), "exhausted", 1.0, {"timing": 0.5},
                Finalist("aaaa", 3.0, None), None),

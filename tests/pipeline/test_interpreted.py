@@ -140,7 +140,7 @@ def test_what_a_mask_hides_from_all_is_nothing(numbers: bool) -> None:
 
 WHOLE = """
 mugraph whole float16
-dims b=5 y=5 x=5 n=6 c=5 i=3 j=3
+dims b=5 y=5 x=5 n=6 c=200 i=3 j=3
 input T f16[b, y, x, c, i, j]
 input W f16[n, c, i, j]
 output O f16[b, n, y, x]
