@@ -44,7 +44,8 @@ REACH = 1.5
 LATER = 1.15
 """How much longer than the best a schedule with less overlap may take by itself, to be tried within a model."""
 MANNERS, OTHERS, LEADERS = 4, 1.04, 100
-"""Of other schedules so many are tried there too, that take so much longer than the best and are among the fastest."""
+"""Schedules that overlap in yet other ways, at most, that are tried within a model too; how much longer than the best
+they may have taken; and among how many of the fastest trials they are looked for."""
 LATER_S = 2.0
 """What timing these may take, also when time is up."""
 NEARBY_GAIN = 0.01
