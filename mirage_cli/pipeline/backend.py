@@ -28,7 +28,18 @@ from mirage_cli.pipeline.inplace import made_anew, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.partition import replaced_by, unfused
-from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, as_numbers, cut, examples, results
+from mirage_cli.pipeline.regions import (
+    PREFIX,
+    Kept,
+    Region,
+    Shape,
+    Sized,
+    as_numbers,
+    cut,
+    examples,
+    only_lifted,
+    results,
+)
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
@@ -82,7 +93,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
     put_in_place(model.graph)
-    as_numbers(model, {n.target for n in model.graph.find_nodes(op="get_attr")})
+    as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]

@@ -177,7 +177,7 @@ class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager.
 
     target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
-    kernels with less overlap are kept too, for a model to choose from.
+    kernels that overlap in other ways are kept too, for a model to choose from.
     """
 
     def __init__(

@@ -81,6 +81,8 @@ from mirage_cli.verify.testdata import copied
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
+LIFTS = ("aten.lift_fresh", "aten.lift_fresh_copy")
+"""Operators by which a graph reads what the model's text makes of a number, and nothing else."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
@@ -252,6 +254,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     program = torch.export.export(
         model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
     )
+    held = program.graph_signature.inputs_to_lifted_tensor_constants
+    numbers = {held[n.name] for n in placeholders(program.graph) if n.name in held and only_lifted(n)}
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
@@ -265,7 +269,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
         made.graph.erase_node(node)
     put_in_place(made.graph)
-    as_numbers(made, program.graph_signature.lifted_tensor_constants)
+    as_numbers(made, [n for n in made.graph.find_nodes(op="get_attr") if n.target in numbers])
     written = {x for n in calls(made.graph) for x in changed(n)}
     for node in made.graph.find_nodes(op="get_attr"):
         if isinstance(tensor := attribute(made, node.target), torch.Tensor):  # else a graph that an operator runs
@@ -299,14 +303,19 @@ def worked_out(model: torch.fx.GraphModule) -> None:
         model.graph.erase_node(n)
 
 
-def as_numbers(model: torch.fx.GraphModule, constants: Container[object]) -> None:
-    """Has the graph make what the model's text makes of a number, as `torch.tensor(0.5)` does, instead of holding it: a
-    number is part of a program, and a tensor of the CPU is no input of a kernel. constants: names of tensors that
-    nobody changes."""
+def only_lifted(node: torch.fx.Node) -> bool:
+    """Whether a held tensor is one that the model's text makes of a number or a list, as `torch.tensor(0.5)` does. A
+    tensor that the model or a closure holds may be changed between calls."""
+    return bool(node.users) and all(overloadless(n.target) in LIFTS for n in node.users)
+
+
+def as_numbers(model: torch.fx.GraphModule, held: Iterable[torch.fx.Node]) -> None:
+    """Has the graph make each of these tensors anew, where it is a single number: a number is part of a program, and a
+    tensor of the CPU is no input of a kernel."""
     first = next((n for n in model.graph.nodes if n.op.startswith("call")), None)
-    for node in model.graph.find_nodes(op="get_attr"):
-        x = attribute(model, node.target)
-        if first is None or node.target not in constants or not isinstance(x, torch.Tensor) or x.dim() > 0:
+    for node in held:
+        x = attribute(model, str(node.target))
+        if first is None or x.dim() > 0:
             continue
         with unset_fake_temporarily(), model.graph.inserting_before(first):
             kind: dict[str, Any] = {"dtype": x.dtype, "device": x.device}

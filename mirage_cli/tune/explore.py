@@ -117,7 +117,8 @@ class Task:
     contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
     other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
-    terms of the longest contraction there. in_model: whether the best with less overlap is kept too.
+    terms of the longest contraction there. in_model: whether schedules that overlap in other
+    ways are judged and kept too.
     """
 
     graphs: Mapping[str, MuGraph]

@@ -17,7 +17,7 @@ from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline import model as model_module
 from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernels
-from mirage_cli.pipeline.model import Replaced
+from mirage_cli.pipeline.model import Replaced, as_module
 from mirage_cli.pipeline.regions import Cut, cut, exported
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
 
@@ -130,6 +130,24 @@ def test_a_number_that_a_text_makes_a_tensor_of_is_part_of_the_program(tmp_path:
         made = torch.compile(Clipped(), backend="mirage", options={"db": str(tmp_path / "mirage.db")})(*inputs)
     torch.testing.assert_close(made, Clipped()(*inputs))
     assert [len(r.graph.program().inputs) for g in graphs for r in g.regions] == [2]
+
+
+class Scaled(nn.Module):
+    """A number that it holds, by which a user may scale differently later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.tensor(2.0)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x @ y) * self.scale
+
+
+def test_a_number_that_a_model_or_a_closure_holds_stays_a_tensor() -> None:
+    scale, inputs = torch.tensor(2.0), (torch.randn(4, 8), torch.randn(8, 16))
+    for function in (Scaled(), as_module(lambda x, y: F.gelu(x @ y) * scale)):
+        (region,) = cut(exported(function, inputs)).regions
+        assert len(region.graph.program().inputs) == 3
 
 
 def test_a_model_is_timed_as_a_whole_once(times: list[Beside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
