@@ -48,13 +48,13 @@ class Choice:
 def kept_beside(store: Store, target: Target, kernel: Kernel) -> list[Kernel]:
     """What a model may choose instead of a kernel. None for dynamic sizes, of which other kernels serve others, nor
     where a model has chosen already."""
-    best, program = kernel.result.best, kernel.program
-    if kernel.result.in_model or program.dynamic or best is None:
+    program = kernel.program
+    if kernel.result.in_model or program.dynamic:
         return []
     key = key_of(program, target, True)
     found: list[Kernel] = []
     for k in kernel.result.variants:
-        if k.id == best.id:  # the μGraph that was verified when the kernel was read
+        if k.id == kernel.best.id:  # the μGraph that was verified when the kernel was read
             asked = kernel.result.asked
             info = info_of(k, asked.command if asked else "", target.name)
             variant = read_variant(store, program, key, k.id, k.schedule, info)

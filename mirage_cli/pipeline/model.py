@@ -191,12 +191,12 @@ def fastest_within(
     several = {name: [k, *others] for name, k in used.items() if (others := kept_beside(store, target, k))}
     if not several:
         return {}
-    several = dict(sorted(several.items(), key=lambda x: -calls_us(model, x[0], x[1][0])))
+    several = dict(
+        sorted(several.items(), key=lambda x: -replaced_in(model, x[0]).region.times * (x[1][0].best.us or 0))
+    )
 
     def put(name: str, kernel: Kernel) -> None:
-        own = model.get_submodule(name)
-        assert isinstance(own, Replaced), "kernels are in the place of regions"
-        setattr(model, name, own.by(kernel))
+        setattr(model, name, replaced_in(model, name).by(kernel))
 
     changed: dict[str, Kernel] = {}
     for choice in choices(lambda: model(*inputs), put, several, within_s):
@@ -206,17 +206,16 @@ def fastest_within(
         keep(store, target, changed.get(name, used[name]))
     given = given_to(model, changed, inputs)
     for name, kernel in changed.items():
-        own = model.get_submodule(name)
-        assert isinstance(own, Replaced), "kernels are in the place of regions"
+        own = replaced_in(model, name)
         figures.keep(kernel, region_beside(own, torch.compile(own.original, dynamic=False), given[name]))
     return changed
 
 
-def calls_us(model: torch.fx.GraphModule, name: str, kernel: Kernel) -> float:
-    """What all calls of a region take in a call of the model."""
-    own, best = model.get_submodule(name), kernel.result.best
-    assert isinstance(own, Replaced) and best is not None, "a kernel is in the place of a region"
-    return own.region.times * (best.us or 0.0)
+def replaced_in(model: torch.fx.GraphModule, name: str) -> Replaced:
+    """The module of this name, in which a kernel is in the place of a region."""
+    own = model.get_submodule(name)
+    assert isinstance(own, Replaced), "it was put there"
+    return own
 
 
 def with_own_graph(model: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -133,17 +133,19 @@ class Assembly:
         prices = {n: step.us for n, step in enumerate(steps)}
         for axis, plans in split.items():
             if len({schedules[k.name].split for k in kernels if k.split == axis}) > 1:
-                prices |= self.share_chunks(graph, schedules, axis, plans)
+                shared = self.share_chunks(graph, schedules, axis, plans)
+                if shared is None:
+                    return None
+                prices |= shared
         us = sum(price + (self.gap_us if n else 0.0) for n, price in prices.items())
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def share_chunks(
         self, graph: MuGraph, schedules: dict[str, KernelSchedule], axis: str, plans: Mapping[int, Sequence[str]]
-    ) -> dict[int, float]:
+    ) -> dict[int, float] | None:
         """The partial results of plans that split one axis share the axis of chunks: schedules them with the number
-        that is best for all, and gives their prices with it. plans: by number, their kernels.
-
-        At the least number all fit, as blocks of merge kernels grow with the number.
+        that is best for all, and gives their prices with it; None where no number fits all. plans: by number, their
+        kernels.
         """
         target, by_name, chunks = self.stored.target, models(graph), chunk_sizes(graph, Schedule(schedules))
         found: list[dict[str, tuple[float, KernelSchedule]]] = []
@@ -157,6 +159,8 @@ class Assembly:
                 best[m.kernel.name] = fit
             else:
                 found.append(best)
+        if not found:
+            return None
         chosen = min(found, key=lambda best: sum(us for us, _ in best.values()))
         schedules |= {name: s for name, (_, s) in chosen.items()}
         return {n: sum(chosen[x][0] for x in names) + self.gap_us * (len(names) - 1) for n, names in plans.items()}
