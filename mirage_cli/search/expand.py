@@ -20,7 +20,7 @@ from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns, tensor_type
+from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns, tensor_type
 from mirage_cli.search.cuts import Bounds
 
 ASKED = 256
@@ -443,6 +443,7 @@ class _Writer:
         self.d, self.order, self.targets, self.leaves = d, d.axes, set(e.targets), set(e.leaves)
         self.known: dict[str, Tensor | Eqn] = {}
         self.value: dict[Form, str] = {}
+        self.casts: dict[tuple[str, str], str] = {}
         self.loads: list[tuple[str, Form, Access]] = []
         self.eqns: list[Eqn] = []
 
@@ -467,7 +468,9 @@ class _Writer:
             form = f if last else self.d.algebra.apply(s.op, args, s.axes)
             stored = last and f in self.targets
             if form not in self.value or (stored and self.d.is_input(f)):
-                self.step(s, tuple(self.value[a] if isinstance(a, Form) else a for a in args), form, stored)
+                casts = dict(s.casts)
+                values = (self.cast(self.value[a], casts.get(a)) if isinstance(a, Form) else a for a in args)
+                self.step(s, tuple(values), form, stored)
             forms.append(form)
 
     def step(self, s: Step, args: tuple[Arg, ...], form: Form, stored: bool) -> None:
@@ -484,6 +487,18 @@ class _Writer:
         self.known[name] = eqn
         self.eqns.append(eqn)
         self.value[form] = name
+
+    def cast(self, value: str, dtype: str | None) -> str:
+        """The value, rounded to a type."""
+        if dtype is None:
+            return value
+        if (value, dtype) not in self.casts:
+            base = f"{value}_{DTYPES[dtype]}"
+            name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
+            self.known[name] = equation(name, dtype, (value,), (), self.known, self.order)
+            self.eqns.append(self.known[name])
+            self.casts[value, dtype] = name
+        return self.casts[value, dtype]
 
     def renamed(self, s: Step, loaded: str) -> None:
         (a,) = s.args
