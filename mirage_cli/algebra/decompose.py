@@ -25,7 +25,7 @@ from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import HALVES, Eqn, Program, cast_of, product_type, tables_of, tensor_type
+from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Program, cast_of, product_type, tables_of, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -84,11 +84,13 @@ def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
     return s.op, s.args, s.axes
 
 
-@dataclass(slots=True)
+@dataclass
 class Decomposition:
     """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
 
     products: the type in which the program multiplies under a Σ, where it does; float32, where it does in several.
+    precise: classes that are float32 though the program names them, as it does those of internal and of promoted
+    values; exact: those whose products are; rounded: the others that are of 16 or 8 bits in the program.
     forms: of each of the program's values; two where its exponentials are safe and, for the sake of an output that is
     as large as they are, as written. names: what the program calls a form, and own: where that is the value as the
     program computes it. cuts: how many nodes were left out, by reason.
@@ -105,6 +107,25 @@ class Decomposition:
     cuts: Counter[str] = field(default_factory=Counter)
     products: dict[Atom, str] = field(default_factory=dict[Atom, str])
     wide: dict[Form, bool] = field(default_factory=dict[Form, bool])
+
+    @cached_property
+    def exact(self) -> frozenset[Form]:
+        return frozenset(f for v in self.program.exact() for f in self.forms[v])
+
+    @cached_property
+    def precise(self) -> frozenset[Form]:
+        values = self.program.internals | self.program.promoted()
+        return self.exact.union(f for v in values for f in self.forms[v])
+
+    @cached_property
+    def rounded(self) -> Mapping[Form, str]:
+        types, found = self.program.float_types(), dict[Form, str]()
+        for e in self.program.eqns:
+            own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
+            for f in self.forms[e.out] if cast_of(e) else own:
+                if f not in self.precise and types.get(e.out) in HALVES | FLOAT8:
+                    found[f] = types[e.out]
+        return found
 
     @property
     def axes(self) -> tuple[str, ...]:

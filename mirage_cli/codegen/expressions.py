@@ -391,7 +391,7 @@ def _operand_types(f: Frame, e: Eqn, m: Matrices) -> tuple[str, str]:
         return "float32", "float32"
     kinds = (f.type_of(v) for v in (m.left, m.right))
     small = promoted((k if k in HALVES else f.graph.dtype for k in kinds), f.graph.dtype)
-    if takes_float8(e, f.loads, f.tensors) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
+    if takes_float8(e, f.loads, f.tensors, f.eqns) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
         return f.type_of(m.left), f.type_of(m.right)
     return small, small
 

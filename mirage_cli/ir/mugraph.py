@@ -235,10 +235,10 @@ def exact_values(
     kernels: Sequence[Kernel], dtype: str, inputs: Collection[str], buffers: Collection[str], small: Collection[str]
 ) -> list[frozenset[str]]:
     """For each kernel, the values whose products are of float32: in a program of that type all but `small` inputs and
-    buffers, and casts to a smaller type; in others what float32 inputs and casts reach, also through float32 buffers,
+    buffers, and casts to 16 bits; in others what float32 inputs and casts reach, also through float32 buffers,
     since a smaller type would lose what eager keeps."""
     if dtype == "float32":
-        rounded = [{e.out for e in k.body if cast_of(e) not in ("", dtype)} for k in kernels]
+        rounded = [{e.out for e in k.body if cast_of(e) in HALVES} for k in kernels]
         loaded = [{x.out for x in k.loads if x.buffer in small} for k in kernels]
         return [frozenset(k.value_dims) - a - b for k, a, b in zip(kernels, rounded, loaded, strict=True)]
     read = set(inputs)

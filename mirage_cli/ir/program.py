@@ -43,7 +43,7 @@ DTYPE_BYTES = {
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types that nothing computes in but products: values are brought to a larger one first, and rounded where they are
-stored."""
+cast or stored."""
 HALVES = frozenset({"float16", "bfloat16"})
 LARGEST_HALF = 65504.0
 """The largest number of float16."""
@@ -421,11 +421,13 @@ class Program:
         return self.unrounded(found)
 
     def unrounded(self, values: Collection[str]) -> frozenset[str]:
-        """Of these values those that something else reads than casts to smaller types."""
-        outputs = {t.name for t in self.outputs}
-        rounded = {v for e in self.eqns if cast_of(e) not in ("", "float32") for v in e.values}
-        read = {v for e in self.eqns if cast_of(e) in ("", "float32") for v in e.values}
-        return frozenset(v for v in values if v not in rounded or v in read | outputs)
+        """Of these values those that something else reads than casts to one type of 16 bits."""
+        outputs = {t.name: {""} for t in self.outputs}
+        read: dict[str, set[str]] = {}
+        for e in self.eqns:
+            for v in e.values:
+                read.setdefault(v, outputs.get(v, set[str]()).copy()).add(cast_of(e))
+        return frozenset(v for v in values if not (len(own := read.get(v, {""})) == 1 and own <= HALVES))
 
     def promoted(self) -> frozenset[str]:
         """float32 outputs, and what elementwise operators make of them: PyTorch's type promotion keeps that in float32,

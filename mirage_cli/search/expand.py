@@ -451,11 +451,13 @@ class _Writer:
         atom = f.atom
         base = atom.args[0] if self.d.is_input(f) and atom is not None else value_name(self.d, f, self.known)
         name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
-        dtype = next((t.dtype for t in self.d.program.inputs if self.d.is_input(f) and t.name == base), "float32")
-        self.load(name, f, access_of(self.d, f), dtype)
+        self.load(name, f, access_of(self.d, f))
         self.value[f] = name
 
-    def load(self, name: str, f: Form, access: Access, dtype: str = "float32") -> None:
+    def load(self, name: str, f: Form, access: Access) -> None:
+        own = f.atom.args[0] if self.d.is_input(f) and f.atom is not None else None
+        rounded = self.d.rounded.get(f, "float32") if f not in self.d.outputs else "float32"
+        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), rounded)
         self.known[name] = Tensor(name, dims_of(access), dtype)
         self.loads.append((name, f, access))
 
@@ -490,7 +492,8 @@ class _Writer:
 
     def cast(self, value: str, dtype: str | None) -> str:
         """The value, rounded to a type."""
-        if dtype is None:
+        known = self.known[value]
+        if dtype is None or (isinstance(known, Tensor) and known.dtype == dtype):
             return value
         if (value, dtype) not in self.casts:
             base = f"{value}_{DTYPES[dtype]}"

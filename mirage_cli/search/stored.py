@@ -9,7 +9,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
 from mirage_cli.ir.mugraph import exact_values
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, HALVES, cast_of
+from mirage_cli.ir.program import DTYPE_BYTES, HALVES
 from mirage_cli.search.roles import Plan
 from mirage_cli.target.gpus import Target
 
@@ -17,16 +17,12 @@ from mirage_cli.target.gpus import Target
 class Stored:
     """Of the classes of a decomposition.
 
-    types: of all classes. sizes: of all axes. precise: classes that are float32 though the program names them, as it
-    does those of internal and of promoted values; exact: those whose products are; rounded: those that the program casts.
+    types: of all classes. sizes: of all axes.
     """
 
     def __init__(self, d: Decomposition, types: Mapping[Form, str], sizes: Mapping[str, int], target: Target) -> None:
         self.d, self.types, self.sizes, self.target = d, types, sizes, target
-        self.exact = {f for v in d.program.exact() for f in d.forms[v]}
-        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
-        casts = [(cast, e.out) for e in d.program.eqns if (cast := cast_of(e)) in HALVES]
-        self.rounded = {f: cast for cast, v in casts for f in d.forms[v]}
+        self.exact, self.precise = d.exact, d.precise
         self.weighed: dict[Form, int] = {}
         self.written: dict[Form, int] = {}
         for (t, _, _), f in zip(d.program.places(), d.outputs, strict=True):
@@ -40,8 +36,8 @@ class Stored:
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
-        if f in self.rounded and f not in self.precise:
-            return self.rounded[f]
+        if f in self.d.rounded:
+            return self.d.rounded[f]
         own = self.d.own.get(f)
         if own is None or f in self.precise or self.types[f] == "int":
             return "float32"

@@ -165,7 +165,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
     inputs = tuple(inputs)
-    tensors = {t.name: t for t in inputs}
+    tensors, made = {t.name: t for t in inputs}, {e.out: e for e in kernel.body}
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -178,7 +178,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        eights = {e.out for e in eqns if e.op == "dot" and takes_float8(e, loads, tensors) and not exact & {*e.values}}
+        products = [e for e in eqns if e.op == "dot"]
+        eights = {e.out for e in products if takes_float8(e, loads, tensors, made) and not exact & {*e.values}}
         registers = _in_registers(eqns) | _converted(eqns, eights, loads, tensors)
         factors = {out: len(x.scaled) for out, x in alone.items()}
         blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
@@ -202,8 +203,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 tuple(
                     Counter(
                         _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights)
-                        for e in eqns
-                        if e.op == "dot"
+                        for e in products
                     ).items()
                 ),
                 (

@@ -67,6 +67,7 @@ class RoundEveryResult(TorchDispatchMode):
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
+        self.jumped |= isinstance(result, torch.Tensor) and result.is_floating_point() and result.itemsize == 1
         if func.is_view or func.overloadpacket in self.exact:
             return result
         if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need
