@@ -40,7 +40,8 @@ Source = Form | int | Number
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """casts: of a dot: operands that are rounded to a type first, so that the matrix units multiply as the program's do."""
+    """An operator applied. casts: operands of a dot that are brought to a type first, in which the program multiplies
+    them."""
 
     op: str
     args: tuple[Source, ...]

@@ -44,7 +44,6 @@ from mirage_cli.ir.program import (
     Part,
     Program,
     Tensor,
-    cast_of,
     tensor_type,
 )
 
@@ -65,8 +64,8 @@ class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
     scalar: a Python number, not a tensor. dtype: what the text calls the dtype of a tensor of floats: `dtype`; `wide`,
-    which is float32 where inputs are of a smaller type too; or the name of another that the program casts to. narrow: of
-    8 bits, which arithmetic takes as more.
+    which is float32 where inputs are of a smaller type too; or the name of another that the program casts to.
+    narrow: of 8 bits, which arithmetic takes as more.
     """
 
     text: str

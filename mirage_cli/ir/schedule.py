@@ -353,12 +353,10 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
     return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
 
 
-def takes_float8(
-    e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]
-) -> bool:
-    """Whether the matrix units may take both operands of a product in float8: as casts make them, or as they are stored,
-    with neighbours along an axis that is summed. Up to sm_90 they take no others, and Triton would turn these byte by
-    byte.
+def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]) -> bool:
+    """Whether the matrix units may take both operands of a product in float8: as casts make them, or as they are
+    stored, with neighbours along an axis that is summed. Up to sm_90 they take no others, and Triton would turn these
+    byte by byte.
 
     loads, tensors, eqns: by the names of values and buffers, as far as they are known.
     """
