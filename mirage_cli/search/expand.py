@@ -498,8 +498,8 @@ class _Writer:
         if (value, dtype) not in self.casts:
             base = f"{value}_{DTYPES[dtype]}"
             name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
-            self.known[name] = equation(name, dtype, (value,), (), self.known, self.order)
-            self.eqns.append(self.known[name])
+            eqn = self.known[name] = equation(name, dtype, (value,), (), self.known, self.order)
+            self.eqns.append(eqn)
             self.casts[value, dtype] = name
         return self.casts[value, dtype]
 
