@@ -444,8 +444,8 @@ class Program:
         return found
 
     def product_dtype(self) -> str:
-        """The type of operands whose rate bounds its products: float8 where both are of such inputs, or products with
-        them; in float32, some may be of smaller values alone."""
+        """The type of operands whose rate bounds its products: float8 where both are of such inputs, casts, or products
+        with them; in float32, some may be of smaller values alone."""
         found, types = self.dtype, self.float_types()
         eights = {t.name: t.dtype for t in self.inputs if t.dtype in FLOAT8}
         for e in self.eqns:
@@ -455,6 +455,8 @@ class Program:
                 found = small
             if (e.op == "rename" or OPS[e.op].growth == "product") and (own := [v for v in e.values if v in eights]):
                 eights[e.out] = eights[own[0]]
+            if cast_of(e) in FLOAT8:
+                eights[e.out] = cast_of(e)
         return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:

@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.pipeline.problem import floor_of
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.verify.equivalence import check_equivalence
 from tests.codegen.conftest import Stages
 
+H100 = find_target("h100")
 GRAPH = """
 mugraph p {program}
 dims m=64 k=K n=64
@@ -72,3 +79,50 @@ def test_the_matrix_units_take_the_type(cast: str, instruction: str, stage: Stag
     graph = parse_mugraph(GRAPH.replace("K", "200").format(program="bfloat16", cast=cast, out="f32"))
     text = stage(graph, SCHEDULE, 90, "ptx")
     assert "wgmma" in text and instruction in text
+
+
+QUANTISED = """
+name: quantised
+dims: {m: 4096, k: 4096, n: 4096}
+dtype: bfloat16
+inputs: {X: [m, k], W: {dims: [n, k], dtype: float8_e4m3fn}}
+program: |
+  O = dot(CAST, W, k)
+outputs: {O: [m, n]}
+"""
+
+
+def test_what_is_cast_to_float8_is_kept_and_multiplied_as_such() -> None:
+    """In the types that eager PyTorch has, at their rates: no floor is above what is predicted."""
+    times: dict[str, float] = {}
+    for cast in ("float8_e4m3fn(X * 2)", "X * 2"):
+        program = lower(parse_spec(QUANTISED.replace("CAST", cast)).at())
+        best = search(program, H100).candidates[0]
+        assert floor_of(program, H100) <= best.predicted_us
+        times[cast] = best.predicted_us
+    assert times["float8_e4m3fn(X * 2)"] < times["X * 2"] * 0.8
+
+
+MIXED = """
+name: mixed
+dims: {m: 512, k: 1024, n: 1024}
+dtype: bfloat16
+inputs: {X: [m, k], G: {dims: [k], dtype: float32}, W: [k, n], V: [n, k]}
+program: |
+  Y = CAST(layer_norm(X, k) * G)
+  O = X + dot(CAST(relu(dot(Y, W, k))), V, n)
+outputs: {O: [m, k]}
+"""
+
+
+def test_a_cast_ends_what_float32_reaches() -> None:
+    """float32 weights of a norm make no product behind a cast float32, and no intermediate."""
+    program = lower(parse_spec(MIXED.replace("CAST", "bfloat16")).at())
+    wide = lower(parse_spec(MIXED.replace("CAST", "float32")).at())
+    best, slow = (search(p, H100).candidates[0] for p in (program, wide))
+    assert {t.dtype for t in best.graph.buffers if len(t.dims) == 2} == {"bfloat16"}
+    assert not any(
+        best.graph.exact()[k.name] & {*e.values} for k in best.graph.kernels for e in k.body if e.op == "dot"
+    )
+    assert best.predicted_us < slow.predicted_us
+    assert check_equivalence(program, best.graph, 0).proved
