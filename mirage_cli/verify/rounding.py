@@ -41,7 +41,8 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
-    jumped: whether one of JUMPS was among the operations. exact: functions whose results stay as they are.
+    jumped: whether one of JUMPS was among the operations, or a rounding to float8.
+    exact: functions whose results stay as they are.
     """
 
     exact: frozenset[Any] = frozenset()
