@@ -256,10 +256,9 @@ def _note_products(d: Decomposition, forms: Mapping[str, Form]) -> None:
     for e in d.program.eqns:
         if e.op == "dot":
             dtype = product_type(e, types, d.program.dtype)
-            for total in _sums_in(forms[e.out]):
-                if {*total.args[0]} & {*e.axes}:
-                    same = d.products.setdefault(total, dtype) == dtype
-                    d.products[total] = dtype if same else "float32"
+            for total in _sums_over(forms[e.out], e.axes):
+                same = d.products.setdefault(total, dtype) == dtype
+                d.products[total] = dtype if same else "float32"
 
 
 def _dot(d: Decomposition, a: Source, b: Source, axes: tuple[str, ...], dtype: str) -> Step:
@@ -300,12 +299,14 @@ def _is_wide_atom(d: Decomposition, atom: Atom) -> bool:
 
 def _fits(d: Decomposition, form: Form, dtype: str) -> bool:
     """Whether a class is in the range of a type, as far as the program's own values are: bfloat16 has float32's; to
-    float16 the program rounds this one, or what is made of float32 in it lies between 0 and 1."""
+    float16 it is a value of this type in the program, or what is made of float32 in it lies between 0 and 1."""
     if dtype == "bfloat16":
         return True
-    if any(form in d.forms[e.out] for e in d.program.eqns if cast_of(e) == dtype):
+    types = d.program.float_types()
+    if any(form in d.forms[v] for v, own in types.items() if own == dtype):
         return True
-    factors = [f for m, _ in form.terms for f in m if _is_wide_atom(d, f[0])]
+    single = d.program.dtype == "float32"
+    factors = [f for m, _ in form.terms for f in m if single or _is_wide_atom(d, f[0])]
     return len(form.terms) == 1 and all(a.kind == "shifted_exp" and e > 0 for a, e in factors)
 
 
@@ -359,7 +360,9 @@ def _steps_of(d: Decomposition, e: Eqn, args: tuple[Form | Number, ...]) -> tupl
     if OPS[e.op].kind == "contraction" and not all(isinstance(a, Form) for a in args):
         return Step("mul", args), Step("sum", (0,), e.axes)
     if e.op == "dot":
-        return (_dot(d, *args, axes=e.axes, dtype=product_type(e, d.program.float_types(), d.program.dtype)),)
+        types = [d.products[total] for f in d.forms[e.out] for total in _sums_over(f, e.axes)]
+        dtype = types[0] if types else product_type(e, d.program.float_types(), d.program.dtype)
+        return (_dot(d, *args, axes=e.axes, dtype=dtype),)
     return (Step(e.op, args, e.axes),)
 
 
@@ -493,9 +496,10 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> I
             rest = tuple(f for f in others if f not in taken)
             for side, other, axes in _partitions(d, mono + taken, bound):
                 steps = _Steps()
-                if dtype in HALVES:
+                if dtype in HALVES:  # so are the Σs that the sides have been given
                     for inner in (*_sums_in(side), *_sums_in(other)):
-                        d.products.setdefault(inner, dtype)
+                        if {*inner.args[0]} <= bound - {*axes}:
+                            d.products.setdefault(inner, dtype)
                 if side.dims == other.dims:  # neither is a matrix beside the other: a product by elements
                     first = steps.add("sum", steps.add("mul", side, other), axes=axes)
                 else:
@@ -561,6 +565,11 @@ def _shifted_square(algebra: Algebra, total: Atom) -> Form | None:
 def _sums_in(x: Form) -> list[Atom]:
     """The Σs that are factors of its terms."""
     return [a for m, _ in x.terms for a, _ in m if a.kind == "sum"]
+
+
+def _sums_over(x: Form, axes: Iterable[str]) -> list[Atom]:
+    """Those of these that are over one of the axes."""
+    return [total for total in _sums_in(x) if {*total.args[0]} & {*axes}]
 
 
 def _product_after(d: Decomposition, steps: _Steps, first: int, rest: Mono, c: Fraction) -> None:
