@@ -2,8 +2,8 @@
 
 Triton reads a kernel's source back from its file. Its disk cache is keyed by the kernel's text and line number (not by
 the file's path or the module's name; `read_generated` makes all lines one), so the same kernel of any module, loaded in
-any process, finds what was compiled once. Where they share a folder, the second also finds Python's code, and what Triton has made of the text for its key: it need not
-be parsed again (7 of some 40 ms that a quick timing takes).
+any process, finds what was compiled once. Where they share a folder, the second also finds Python's code, and what
+Triton has made of the text for its key: it need not be parsed again (7 of some 40 ms that a quick timing takes).
 """
 
 from __future__ import annotations
