@@ -74,16 +74,32 @@ def load_module(source: str, directory: Path) -> ModuleType:
     if (known := path.with_suffix(".json")).exists():
         for function, found in json.loads(known.read_text(encoding="utf-8")).items():
             getattr(module, function).hash = found
+    else:
+        _hash_called(module)
     return module
+
+
+def _hash_called(module: ModuleType) -> None:
+    """Has Triton make the keys of the functions that kernels call, in the order of their definitions. It makes one of
+    a function that calls others from what those are at the time, so that the key of the same text would be another
+    where a kernel that calls them was launched before."""
+    launched = getattr(getattr(module, "launch", None), "__code__", None)
+    for name, function in _jitted(module).items():
+        if launched is None or name not in launched.co_names:
+            _ = function.cache_key
+
+
+def _jitted(module: ModuleType) -> dict[str, Any]:
+    """By name, in the order of their definitions; none where Triton interprets them."""
+    jit = sys.modules.get("triton.runtime.jit")
+    return {n: x for n, x in vars(module).items() if isinstance(x, jit.JITFunction)} if jit else {}
 
 
 def keep_hashes(module: ModuleType) -> None:
     """Leaves what Triton's key says of the text of each kernel to those that load the module next."""
-    jit: Any = importlib.import_module("triton.runtime.jit")
-    own = {n: x for n, x in vars(module).items() if isinstance(x, jit.JITFunction)}
     path = Path(str(module.__file__)).with_suffix(".json")
     if not path.exists():
-        _write(path, json.dumps({n: x.cache_key for n, x in own.items()}))
+        _write(path, json.dumps({n: x.cache_key for n, x in _jitted(module).items()}))
 
 
 def _write(path: Path, text: str) -> None:

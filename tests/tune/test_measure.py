@@ -796,12 +796,25 @@ def test_what_is_dropped_ends_and_its_process_takes_the_next(triton_cache: Path)
         assert [b.child.pid for b in farm._children] == [first]
 
 
+CALLED = """
+TWO = tl.constexpr(2)
+
+@triton.jit
+def twice(a):
+    return a * TWO
+
+@triton.jit
+def four_times(a):
+    return twice(a) + TWO * a
+
+@triton.jit"""
+CALLING = SCALE_KERNEL.partition("def launch")[0].replace("@triton.jit", CALLED, 1).replace("2 *", "four_times(1)*")
 TWO_KERNELS = f"""
-{SCALE_KERNEL.partition("def launch")[0]}
+{CALLING}
 @triton.jit
 def halve(x, y, n, block: tl.constexpr):
     i = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(y + i, 0.5 * tl.load(x + i, i < n), i < n)
+    tl.store(y + i, four_times(0.5 * tl.load(x + i, i < n)), i < n)
 
 def launch(inputs, outputs, scratch):
     n = inputs[0].numel()
@@ -811,9 +824,11 @@ def launch(inputs, outputs, scratch):
 
 
 def test_a_candidate_is_compiled_by_two_processes(triton_cache: Path) -> None:
-    """And fails where the share of one does. Its kernel that another has too, on other lines, is known by one key."""
+    """And fails where the share of one does. A kernel has one key, on other lines too, and whatever was launched before
+    it, though both call the same functions."""
     source = TWO_KERNELS.replace("BLOCK", "256")
-    jobs = [Candidate("one", source), Candidate("two", source, shares=2), scaling("lower", 512)]
+    alone = source.replace("    halve[", "    0 and halve[")
+    jobs = [Candidate("one", source), Candidate("two", source, shares=2), Candidate("lower", "\n" + alone)]
     jobs += [Candidate("wrong", TWO_KERNELS.replace("BLOCK", "100"), shares=2)]
     with CompileFarm(90, workers=2) as farm:
         done = list(farm.compile_all(jobs, (X,), (Y,)))
