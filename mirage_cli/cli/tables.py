@@ -145,6 +145,8 @@ def explanation(r: Result) -> list[Sheet | Text]:
         ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
         ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s" + more * (stats.stopped == "budget")),
     ]
+    if r.unchecked:
+        rows.append(("plans not checked in time", f"{r.unchecked}{more}"))
     parts.append(named("searched", rows))
     pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])
     if pruned:
