@@ -60,6 +60,13 @@ class LockError(MirageError):
         super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
 
 
+class BudgetError(MirageError):
+    """A budget that is no number of seconds."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(f"a budget is a number of seconds, 0 or more, and not {given!r}")
+
+
 class ExecutorError(MirageError):
     """A cluster that cannot be used."""
 

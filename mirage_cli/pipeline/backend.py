@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
-from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
@@ -50,10 +50,11 @@ def mirage(
     model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Any:
     """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
-    ValueError for others."""
+    ValueError for others, TargetError, BudgetError."""
     given = dict(options or {})
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
+    asked_for(given.get("target", "auto"), given.get("tune") or 0.0)
     kept_whole(model, example_inputs)
     compiler = partial(compiled, options=given)
     made = aot_autograd(

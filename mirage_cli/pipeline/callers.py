@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any  # torch's tensors: torch is imported when a kernel first runs
+from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported when a kernel first runs
 
-from mirage_cli.errors import NoKernelError, StoredKernelError
+from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as Best
 from mirage_cli.store.results import Result
+
+if TYPE_CHECKING:
+    from mirage_cli.target.gpus import Target
 
 
 @contextmanager
@@ -173,8 +176,18 @@ class Standing:
     programs: tuple[Program, ...]
 
 
+def asked_for(target: str, budget: object) -> tuple[Target, bool]:
+    """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
+    from mirage_cli.target.gpus import chosen_target
+
+    if not isinstance(budget, int | float) or not budget >= 0:
+        raise BudgetError(budget)
+    return chosen_target(target)
+
+
 class Kernels:
-    """Searches and tunes programs for callers, as `mirage search` does: a context manager.
+    """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
+    BudgetError.
 
     target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
     kernels that overlap in other ways are kept too, for a model to choose from.
@@ -192,9 +205,8 @@ class Kernels:
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
-        from mirage_cli.target.gpus import chosen_target
 
-        self.target, self.measures = chosen_target(target)
+        self.target, self.measures = asked_for(target, budget)
         self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()

@@ -353,7 +353,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     with_own(model.graph)
     refused = seen_views(model.graph)
     symbols = symbols_of(model)
-    with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
+    with valued([*model.graph.nodes], {name: s.example or s.most for name, s in symbols.items()}):
         while True:
             parts = segments(model.graph, refused)
             wrong = [(part, x) for part in parts if isinstance(x := known_region(part, known, symbols), Refused)]
@@ -412,6 +412,10 @@ class Whole:
 def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
     part, read = calls(model.graph), placeholders(model.graph)
+    if unknown := next((n for n in part if found_in([n])), None):
+        raise TraceError(
+            name, f"{overloadless(unknown.target)}: a size of what it makes depends on its argument's numbers"
+        )
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
