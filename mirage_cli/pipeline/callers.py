@@ -26,6 +26,8 @@ from mirage_cli.store.results import Kernel as Best
 from mirage_cli.store.results import Result
 
 if TYPE_CHECKING:
+    from mirage_cli.store.records import Best as Stored
+    from mirage_cli.store.records import Key
     from mirage_cli.target.gpus import Target
 
 
@@ -281,15 +283,23 @@ class Kernels:
 
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
         """What the database has for the sizes of a program. problem: why it may have none."""
-        from mirage_cli.ir.text import canonical_text
-        from mirage_cli.pipeline.kept import claimed
         from mirage_cli.pipeline.keys import key_of
-        from mirage_cli.pipeline.written import export_all, written_anew
 
         keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
-        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) and best.result.best is not None]
+        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) is not None]
+        return self.written(programs[0].name, found, problem)
+
+    def written(
+        self, name: str, stored: Sequence[tuple[Program, Key, Stored]], problem: str = ""
+    ) -> Kernel | NoKernelError:
+        """The kernel of what is stored for the sizes of a program, from the smallest on."""
+        from mirage_cli.ir.text import canonical_text
+        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.pipeline.written import export_all, written_anew
+
+        found = [(p, key, best) for p, key, best in stored if best.result.best is not None]
         if not found:
-            return NoKernelError(programs[0].name, problem or "the database has none")
+            return NoKernelError(name, problem or "the database has none")
         program, key, best = found[-1]
         try:
             written = written_anew(self.store, program, key, best)
