@@ -46,10 +46,6 @@ class LoopProfile:
     visited: float = 1.0
     by_data: bool = False
 
-    @property
-    def cut_short(self) -> bool:
-        return self.visited < 1.0 or self.by_data
-
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:

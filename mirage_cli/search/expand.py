@@ -172,10 +172,6 @@ class Space:
             path.discard(f)
         return self.rank[f]
 
-    def is_leaf(self, f: Form) -> bool:
-        """Whether a kernel may read this class from memory."""
-        return f in self.leaves
-
     def _may_be_leaf(self, f: Form) -> bool:
         """Whether this class is an input, the direct result of a reduction, an output, an operand of a contraction
         that itself depends on a reduction or that the program names, or one that depends on a reduction and is read
