@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mirage_cli.pipeline.benchmark import Document
 
 
-def figure(x: float | None, digits: int = 2) -> str:
+def figure(x: float | None) -> str:
     """A figure, or a dash where there is none."""
-    return "-" if x is None else f"{x:.{digits}f}"
+    return "-" if x is None else f"{x:.2f}"
 
 
 def sizes_text(dims: Mapping[str, int]) -> str:

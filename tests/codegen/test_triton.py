@@ -606,7 +606,7 @@ def test_numbers_alone() -> None:
 # -- stores
 
 STORES = {
-    "what lacks a grid dimension": (
+    "what lacks a grid axis": (
         "m=18 n=33; X[m] Z[n]; Y[m,n] A[m] B[n] C[]",
         "m:grid n:grid",
         "Y[m, n] = mul(X, Z)\nA[m] = exp(X)\nB[n] = neg(Z)\nd[] = size(n)\nC[] = mul(d, 2)",
@@ -621,7 +621,7 @@ STORES = {
         "m:grid k:loop",
         "S[m] = max(X; k)\nY[m, k] = sub(X, S)",
     ),
-    "inside a loop, lacking a grid dimension": (
+    "inside a loop, lacking a grid axis": (
         "m=18 n=5 k=37; X[m,k] Z[k,n]; Y[m,n] A[k]",
         "m:grid n:grid k:loop",
         "Y[m, n] = dot(X, Z; k)\ni[k] = index(k)\nA[k] = mul(i, 2)",
@@ -680,7 +680,7 @@ def test_kernels_agree_about_a_value_that_is_stored_in_a_narrower_type(dtype: st
 
 
 def test_an_instance_stores_what_others_compute_too_only_once() -> None:
-    header, roles, body = STORES["what lacks a grid dimension"]
+    header, roles, body = STORES["what lacks a grid axis"]
     graph = kernel(header, roles, body)
     source = emit_kernel(graph, graph.kernels[0], schedule(graph), graph.sizes).source
     assert source.count("if t_n == 0:") == 1
