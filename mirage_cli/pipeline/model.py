@@ -26,7 +26,7 @@ from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.partition import unfused
+from mirage_cli.pipeline.partition import inlined
 from mirage_cli.pipeline.pieces import in_pieces
 from mirage_cli.pipeline.regions import PREFIX, Cut, Kept, Region, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
@@ -232,7 +232,7 @@ def between(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
     kernels = [m for m in model.children() if isinstance(m, Replaced)]
     for name, module in [*model.named_children()]:
         if name.startswith(PREFIX) and not isinstance(module, Replaced):
-            unfused(model, name)
+            inlined(model, name)
     return [*in_pieces(model), *(k.original for k in kernels)]
 
 
