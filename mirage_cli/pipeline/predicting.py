@@ -21,7 +21,8 @@ from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
-from mirage_cli.tune.space import bottlenecks, first_schedules
+from mirage_cli.tune.price import bottlenecks
+from mirage_cli.tune.space import first_schedules
 
 WRONG = "wrong in the interpreter"
 SPILL_LIMIT_BYTES = 128

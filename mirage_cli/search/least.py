@@ -57,7 +57,7 @@ class LeastWork:
             return 0.0
         least = math.inf
         for _, e in same[: 2 * self.alternatives]:
-            if not e.multiplies_anew(self.d.nodes):
+            if not e.recomputes_product(self.d.nodes):
                 try:
                     written = self.space.written(e)
                 except InexpressibleError:

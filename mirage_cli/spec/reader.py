@@ -94,6 +94,8 @@ def load_spec(path: Path | str) -> Spec:
         data = read_bytes(path, MAX_BYTES)
     except FileTooLargeError as error:
         raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
+    except FileNotFoundError as error:
+        raise SpecFileError(f"{path}: {error.strerror}\n    `mirage init NAME` writes a spec to start from") from None
     except (OSError, ValueError) as error:
         raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:

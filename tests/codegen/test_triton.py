@@ -21,8 +21,8 @@ from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.outputs import poison
-from mirage_cli.tune.space import settled
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 from mirage_cli.verify.numeric import reference64, where_outputs_lie
 from tests.codegen.conftest import Compile
@@ -736,6 +736,6 @@ def test_compiled(arch: int, compiled: Compile) -> None:
         overlapping = Schedule(chosen)
         source = kernels_source(graph, overlapping)
         assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
-        leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
+        leads = sum(s.words["lead"] for s in normalised(graph, overlapping).kernels.values())
         assert source.count("        release_before(") == leads
         assert len(compiled(graph, overlapping, arch)) == len(graph.kernels)

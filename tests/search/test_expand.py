@@ -138,7 +138,7 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     d = decompose(program("h=8 k=8", "X[h,k] A[k]", text, "O D"))
     space = Space(d, Bounds())
     found = space.expansions(tuple(d.outputs))
-    anew = [e for e in found if e.multiplies_anew(d.nodes)]
+    anew = [e for e in found if e.recomputes_product(d.nodes)]
     assert 0 < len(anew) < len(found)
     for e in anew:
         (why,) = plans(space, e, d.sizes, lambda _: False)
