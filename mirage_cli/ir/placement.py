@@ -129,7 +129,7 @@ class _Attempt:
     def assign(self, e: Eqn) -> None:
         axes = _loop_axes(self.kernel, e)
         if OPS[e.op].kind in ("reduction", "contraction") and self.grid_dims & set(e.axes):
-            raise InexpressibleError("reduces a grid dimension")
+            raise InexpressibleError("reduces a grid axis")
         if axes:
             if any(not self.inside(a) <= set(axes) for a in e.values) or self.inside(e.out):
                 raise InexpressibleError("nested loop")

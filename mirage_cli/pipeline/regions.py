@@ -25,15 +25,15 @@ from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
-    by_sizes,
-    fused,
+    aliased_results,
+    fills_of_own_shape,
+    outlined,
     outputs_of,
-    seen_views,
+    rematerialised,
     segments,
     signature,
     subgraph,
-    with_own,
-    without_unread,
+    without_dead_code,
 )
 from mirage_cli.pipeline.symbols import (
     RANGES,
@@ -348,12 +348,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)
-    without_unread(model.graph)
-    by_sizes(model.graph)
-    with_own(model.graph)
-    refused = seen_views(model.graph)
+    without_dead_code(model.graph)
+    fills_of_own_shape(model.graph)
+    rematerialised(model.graph)
+    refused = aliased_results(model.graph)
     symbols = symbols_of(model)
-    with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
+    with valued([*model.graph.nodes], {name: s.example or s.most for name, s in symbols.items()}):
         while True:
             parts = segments(model.graph, refused)
             wrong = [(part, x) for part in parts if isinstance(x := known_region(part, known, symbols), Refused)]
@@ -372,7 +372,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         as_before(model.graph, taken)
         checked(model.graph, [n for n in model.graph.nodes if n in taken])
         rows = shares(model.graph, taken)
-        names = fused(model, parts, PREFIX)
+        names = outlined(model, parts, PREFIX)
     with_symbols(model)
     found = Cut(model, left=left, shares=rows)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
@@ -412,9 +412,13 @@ class Whole:
 def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
     part, read = calls(model.graph), placeholders(model.graph)
+    if unknown := next((n for n in part if found_in([n])), None):
+        raise TraceError(
+            name, f"{overloadless(unknown.target)}: a size of what it makes depends on its argument's numbers"
+        )
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
-    if seen_views(model.graph):
+    if aliased_results(model.graph):
         raise TraceError(name, "it returns a view of an argument, or of another result")
     region = region_of(part, read, {}, read)
     if isinstance(region, Refused):

@@ -24,7 +24,7 @@ from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns, tensor_
 from mirage_cli.search.cuts import Bounds
 
 ASKED = 256
-"""Decisions on the way to expansions between two questions whether the time is up."""
+"""Decisions of a walk between two questions whether the time is up."""
 
 
 @hashed_once
@@ -53,10 +53,12 @@ class Expansion:
         taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
 
-    def multiplies_anew(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
-        """Whether it contracts to a class that others in it make without, such as Σ x·(c·z) where c and y = Σ x·z are
-        there: as much work again, and where the terms all but cancel, other rounding errors in the two. nodes: of all
-        classes."""
+    def recomputes_product(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
+        """Whether a contraction makes a class that follows from other classes of the expansion without one.
+
+        Σ x·(c·z) is c·y where c and y = Σ x·z are there. It would be as much work again and, where terms nearly cancel,
+        the two would differ by rounding. nodes: of all classes.
+        """
         behind = {leaf: {leaf} for leaf in self.leaves}
         for f, node in self.chosen:
             behind[f] = {f}.union(*(behind[c] for c in node.children))
@@ -125,24 +127,12 @@ class Space:
         self.bounds = bounds
         self.cuts: Counter[str] = Counter()
         self.types = {f: type_of(f, decomposition.program) for f in decomposition.nodes}
-        self.operands = {
-            a
-            for nodes in decomposition.nodes.values()
-            for n in nodes
-            for s in n.steps
-            if s.op == "dot"
-            for a in s.args
-            if isinstance(a, Form)
-        }
-        self.moved = {f for nodes in decomposition.nodes.values() for n in nodes for f in n.moved}
-        products = [
-            n
-            for nodes in decomposition.nodes.values()
-            for n in nodes
-            if n.origin == "program" and any(s.op == "dot" for s in n.steps)
-        ]
-        self.most = max((node_degree(decomposition, n) + 1 for n in products), default=None)
-        """The degree in the inputs beyond which operands may leave float16's range where the program's own do not."""
+        nodes = [n for some in decomposition.nodes.values() for n in some]
+        self.operands = {a for n in nodes for s in n.steps if s.op == "dot" for a in s.args if isinstance(a, Form)}
+        self.moved = {f for n in nodes for f in n.moved}
+        products = [n for n in nodes if n.origin == "program" and any(s.op == "dot" for s in n.steps)]
+        self.max_degree = max((node_degree(decomposition, n) + 1 for n in products), default=None)
+        """Of an operand in the inputs. One of a higher degree may leave float16's range where the program's do not."""
         self.coefficients: dict[tuple[Mono, ...], Fraction] = {}
         """The largest coefficient of the program's own operands: c·x may be within float16's range where x is not."""
         if decomposition.program.dtype != "float32":
@@ -160,7 +150,7 @@ class Space:
         for f in decomposition.nodes:
             self._rank(f, set())
         leaves = [f for f in decomposition.nodes if self._may_be_leaf(f)]
-        self.leaves = self._without_multiples([f for f in leaves if not self._is_another(f)])
+        self.leaves = self._without_multiples([f for f in leaves if not self._is_renaming(f)])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:
@@ -171,10 +161,6 @@ class Space:
             self.rank[f] = 1 + max((self._rank(c, path) for c in children), default=-1)
             path.discard(f)
         return self.rank[f]
-
-    def is_leaf(self, f: Form) -> bool:
-        """Whether a kernel may read this class from memory."""
-        return f in self.leaves
 
     def _may_be_leaf(self, f: Form) -> bool:
         """Whether this class is an input, the direct result of a reduction, an output, an operand of a contraction
@@ -192,8 +178,8 @@ class Space:
         read = operand or f in self.d.outputs or (f in self.moved and reduces)
         return self.types[f] == "float" and (reduced or (bool(f.dims) and read))
 
-    def _is_another(self, f: Form) -> bool:
-        """Whether this class is the whole of another under other axes, which is read in its place."""
+    def _is_renaming(self, f: Form) -> bool:
+        """Whether this class is all of another class under other names of axes: the other is read in its place."""
         return f not in self.d.outputs and any(
             self._may_be_leaf(g)
             and is_whole(read_by((*g.dims,), substitution(n.steps[0].axes)), (*g.dims,), self.d.sizes)
@@ -260,7 +246,7 @@ class Space:
         """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row
         over its norm is 0."""
         if id(node) not in self.exceeding:
-            self.exceeding[id(node)] = self.most is not None and node_degree(self.d, node) > self.most
+            self.exceeding[id(node)] = self.max_degree is not None and node_degree(self.d, node) > self.max_degree
         return self.exceeding[id(node)]
 
 

@@ -108,7 +108,7 @@ def plans(
     except InexpressibleError as error:
         yield error
         return
-    if e.multiplies_anew(d.nodes):
+    if e.recomputes_product(d.nodes):
         yield InexpressibleError("a product that is there but for a factor")
         return
     base = _kernel(d, e, written)

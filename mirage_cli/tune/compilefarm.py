@@ -6,16 +6,15 @@ the GPU; what stays is Triton's disk cache, where the GPU process finds them com
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.measure import Candidate, Failure, FailureKind, MeasureError, TensorSpec
@@ -79,8 +78,8 @@ class CompileFarm:
     def __init__(self, arch: int, workers: int | None = None, directory: Path | None = None) -> None:
         self.arch = arch
         self.workers = workers or os.cpu_count() or 1
-        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mirage-")
-        self._directory = directory or Path(self._own.name if self._own else "")
+        self._held = ExitStack()
+        self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._children: list[_Busy] = []
         self._waiting: deque[CompileRequest] = deque()
         self._parts: dict[str, list[tuple[KernelResources, ...]]] = {}  # of candidates that are not whole yet, by id
@@ -89,15 +88,12 @@ class CompileFarm:
     def __enter__(self) -> CompileFarm:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._kill_all()
-        if self._own is not None:
-            self._own.cleanup()
+        self._held.close()
 
     def start(self, count: int | None = None) -> None:
         """Starts processes ahead of need, so that their seconds of imports pass while other work is done."""
@@ -204,7 +200,7 @@ class CompileFarm:
         b.job, b.wanted = request, True
         if b.started:
             b.deadline = time.monotonic() + request.candidate.timeout_s
-        with contextlib.suppress(ChildDied):  # the next receive reports it
+        with suppress(ChildDied):  # the next receive reports it
             b.child.send(request)
 
     def _answers(self, waits: bool = True) -> list[tuple[_Busy, Compiled]]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import (
@@ -34,17 +33,15 @@ from mirage_cli.tune.measure import (
     Timing,
 )
 from mirage_cli.tune.pace import Pace
+from mirage_cli.tune.price import dearest_kernel, kernels_us, totals_us
 from mirage_cli.tune.space import (
     ahead_of_time,
     crossings,
-    dearest_kernel,
     first_schedules,
     fitted,
     in_groups,
-    kernels_us,
     neighbours,
     through_descriptors,
-    totals_us,
 )
 from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Trial
@@ -297,7 +294,7 @@ class Explorer:
     def points(self, g: str, schedules: Sequence[Schedule]) -> list[Point]:
         """With their predicted times."""
         graph = self.graphs[g]
-        us = totals_us(graph, schedules, self.means.target, models(graph)) if schedules else []
+        us = totals_us(graph, schedules, self.means.target) if schedules else []
         return [Point(g, s, float(x)) for s, x in zip(schedules, us, strict=True)]
 
     @contextmanager

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
 
 from mirage_cli.errors import MirageError
@@ -386,8 +386,8 @@ class GpuWorker:
         directory: Path | None = None,
     ) -> None:
         self._options = WorkerOptions(device, memory_fraction, context)
-        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mirage-")
-        self._directory = directory or Path(self._own.name if self._own else "")
+        self._held = ExitStack()
+        self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._child: Child | None = None
         self._device: Device | None = None
         self._problem: Problem | None = None
@@ -396,15 +396,12 @@ class GpuWorker:
     def __enter__(self) -> GpuWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._drop()
-        if self._own is not None:
-            self._own.cleanup()
+        self._held.close()
 
     def start(self) -> None:
         """Starts the process, so that its seconds of imports pass while other work is done."""

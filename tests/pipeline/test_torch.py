@@ -18,7 +18,7 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.partition import pieces
+from mirage_cli.pipeline.partition import level_parts
 from mirage_cli.pipeline.regions import (
     DECIDED,
     Cut,
@@ -220,7 +220,7 @@ def test_what_pytorch_alone_reads_is_no_kernels_work() -> None:
 def test_a_model_is_cut_where_little_passes() -> None:
     wide = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 64), nn.Linear(64, 64))
     graph = exported(wide, (torch.randn(2048, 8),)).graph
-    parts = pieces([n for n in graph.nodes if n.op == "call_function"], ())
+    parts = level_parts([n for n in graph.nodes if n.op == "call_function"], ())
     assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
 
 

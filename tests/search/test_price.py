@@ -26,7 +26,7 @@ from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import estimates, total_us, totals_us
+from mirage_cli.tune.price import estimates, total_us, totals_us
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 TEXT = """
@@ -239,7 +239,7 @@ def predicted(text: str) -> float:
     graph = parse_mugraph(text)
     large = LARGE if "r:tile" in text else LARGE.replace("r,", "")
     schedule = Schedule({"k0": KernelSchedule.parse(large)})
-    return total_us(graph, schedule, find_target("h200"), models(graph))
+    return total_us(graph, schedule, find_target("h200"))
 
 
 def test_a_product_that_is_added_to_an_accumulator_has_its_registers() -> None:
@@ -273,7 +273,7 @@ def test_what_a_loop_reads_again_costs_memory_where_the_l2_has_lost_it(rows: int
     graph = parse_mugraph(TWO_LOOPS).resized({"m": rows, "n": columns})
     schedule = KernelSchedule((("m", 1), ("n", 1024)), ("m", "n"))
     without, with_it = (
-        float(totals_us(graph, [Schedule({"k0": schedule})], target, models(graph), off)[0]) for off in ({"again"}, ())
+        float(totals_us(graph, [Schedule({"k0": schedule})], target, off)[0]) for off in ({"again"}, ())
     )
     assert with_it > 1.1 * without if again else with_it == without
 

@@ -1,4 +1,4 @@
-"""What classes are as tensors in device memory: their element types, their bytes, and how long these take to move."""
+"""Classes as tensors in device memory: element types, bytes, and the time to move them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mirage_cli.search.roles import Plan
 from mirage_cli.target.gpus import Target
 
 
-class Stored:
-    """Of the classes of a decomposition.
+class Storage:
+    """How the classes of a decomposition are stored.
 
     types: of all classes. sizes: of all axes. precise: classes that are float32 though the program names them, as it
     does those of internal and of promoted values; exact: those whose products are.
