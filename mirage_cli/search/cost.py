@@ -101,6 +101,11 @@ class Estimates:
     shared_bytes: Array
     spread: Array
 
+    def some(self, which: NDArray[np.bool_]) -> Estimates:
+        """Those of some schedules."""
+        parts, busy = ({name: x[which] for name, x in us.items()} for us in (self.parts, self.busy))
+        return Estimates(self.us[which], parts, busy, self.limit[which], self.shared_bytes[which], self.spread[which])
+
     @staticmethod
     def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
         """Several in this order, whose place in it says which of all comes where."""
@@ -307,13 +312,18 @@ def estimate(
         return _estimate(m, batch, sizes, target, without)
     tiled = np.array([batch.block[d] < sizes[d] for d in m.grid])
     patterns, which = np.unique(tiled, axis=1, return_inverse=True)
-    found: list[Estimates] = []
-    for i, pattern in enumerate(patterns.T):
-        parts = m.parts({d for d, several in zip(m.grid, pattern, strict=True) if several})
-        some = batch.some(which.ravel() == i)
-        found.append(_side_by_side([_estimate(p, some, sizes, target, without) for p in parts], target))
-    order = np.argsort(np.argsort(which.ravel(), kind="stable"))
-    return Estimates.of(found, order)
+    of_patterns = [m.parts({d for d, several in zip(m.grid, p, strict=True) if several}) for p in patterns.T]
+    groups = [*dict.fromkeys(of_patterns)]
+    group = np.array([groups.index(parts) for parts in of_patterns])[which.ravel()]
+    found: dict[Model, tuple[NDArray[np.bool_], Estimates]] = {}
+    for part in dict.fromkeys(part for parts in groups for part in parts):
+        own = np.isin(group, [i for i, parts in enumerate(groups) if part in parts])
+        found[part] = own, _estimate(part, batch.some(own), sizes, target, without)
+    together: list[Estimates] = []
+    for i, parts in enumerate(groups):
+        own = [estimates.some((group == i)[some]) for some, estimates in (found[part] for part in parts)]
+        together.append(_side_by_side(own, target))
+    return Estimates.of(together, np.argsort(np.argsort(group, kind="stable")))
 
 
 def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:

@@ -21,13 +21,14 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
+from mirage_cli.search.alike import nameless
 from mirage_cli.search.assembly import Assembly, Candidate
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
-from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
+from mirage_cli.search.roles import Costed, Plan, Roles, plans
 from mirage_cli.search.stored import Stored
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target.gpus import Target
@@ -208,8 +209,7 @@ class _Search:
         total = 0.0
         element_bytes = self.stored.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
-            products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
-            alike = nameless(kernel, element_bytes, self.inputs), products, frozenset(sizes.items())
+            alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
             if alike not in self.priced:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
                 self.priced[alike] = best_schedule(m, sizes, self.target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
+from mirage_cli.search.alike import nameless
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
@@ -101,9 +102,9 @@ class Work:
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A kernel as the cost model sees it: worked out once, evaluated for many tiles."""
+    """A kernel as the cost model sees it: worked out once, evaluated for many tiles. Each equals itself alone."""
 
     kernel: Kernel
     grid: tuple[str, ...]
@@ -129,7 +130,7 @@ class Model:
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return tuple(_part(k, self.element_bytes, self.exact, self.inputs) for k in beside(self.kernel, tiled))
+        return _parts(self, frozenset(tiled))
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
@@ -147,10 +148,25 @@ class Model:
 
 
 @lru_cache(maxsize=4096)
-def _part(
-    kernel: Kernel, element_bytes: tuple[tuple[str, int], ...], exact: frozenset[str], inputs: tuple[Tensor, ...]
-) -> Model:
-    return model(kernel, dict(element_bytes), exact, inputs)
+def _parts(m: Model, tiled: frozenset[str]) -> tuple[Model, ...]:
+    inputs = {t.name: t for t in m.inputs}
+    element_bytes = dict(m.element_bytes)
+    some = beside(m.kernel, tiled)
+    return tuple(_part(_Part(nameless(k, element_bytes, m.exact, inputs), k, m)) for k in some)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a kernel. Those that are alike are equal."""
+
+    alike: Hashable
+    kernel: Kernel = field(compare=False)
+    of: Model = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _part(x: _Part) -> Model:
+    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs)
 
 
 def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:
