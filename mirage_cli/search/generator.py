@@ -21,7 +21,7 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
-from mirage_cli.search.alike import nameless
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.assembly import Assembly, Candidate
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
@@ -172,7 +172,7 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.inputs = {t.name: t for t in d.program.inputs}
+        self.inputs = unnamed(d.program.inputs)
         self.stored = Stored(d, self.space.types, self.sizes, target)
         self.least = LeastWork(self.stored, self.space, prune)
         self.chains = Chains(self.stored, self, bounds.kernels, prune)
@@ -210,10 +210,11 @@ class _Search:
         element_bytes = self.stored.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
             alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
-            if alike not in self.priced:
+            try:
+                best = self.priced[alike]
+            except KeyError:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
-                self.priced[alike] = best_schedule(m, sizes, self.target)
-            best = self.priced[alike]
+                best = self.priced[alike] = best_schedule(m, sizes, self.target)
             if best is None:
                 return None
             total += best[0] + (self.gap_us if i else 0.0)

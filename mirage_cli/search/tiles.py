@@ -31,15 +31,14 @@ DEPTHS = (3.0, 5.0)
 
 def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, list[int]]:
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
-    return {d: _options(m, d, sizes, coarse) for d, r in m.kernel.roles if r != "tile"}
+    matrix, batch = m.matrix_axes(sizes), m.batch_axes(sizes)
+    walked = (d for d, r in m.kernel.roles if r != "tile")
+    return {d: [1] if d in batch else _options(m, d, sizes, coarse, matrix) for d in walked}
 
 
-def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[int]:
+def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: frozenset[str]) -> list[int]:
     size = sizes[d]
     top = next_power_of_two(size)
-    if d in m.batch_axes(sizes):
-        return [1]
-    matrix = m.matrix_axes(sizes)
     if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]

@@ -17,7 +17,7 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import expand, generator
-from mirage_cli.search.alike import nameless
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import read_bytes
 from mirage_cli.search.cuts import Bounds
@@ -69,7 +69,7 @@ def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], frozenset
         assert old in body
         body = body.replace(old, new)
     graph = parse_mugraph(f"{head}kernel k0{body}")
-    return graph.kernels[0], dict(graph.element_bytes), frozenset(), {t.name: t for t in graph.inputs}
+    return graph.kernels[0], dict(graph.element_bytes), frozenset(), unnamed(graph.inputs)
 
 
 @pytest.mark.parametrize("name", ALIKE)
