@@ -535,8 +535,11 @@ def parse_number(text: str) -> Number:
 
 def sort_dims(dims: Iterable[str], order: Iterable[str]) -> tuple[str, ...]:
     """These axes, once each, in the program's order. Axes that the order lacks (split chunks) come first, by name."""
+    dims = set(dims)
+    if len(dims) < 2:
+        return tuple(dims)
     position = {name: i for i, name in enumerate(order)}
-    return tuple(sorted(set(dims), key=lambda d: (position.get(d, -1), d)))
+    return tuple(sorted(dims, key=lambda d: (position.get(d, -1), d)))
 
 
 def equation(

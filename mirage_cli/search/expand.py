@@ -309,7 +309,8 @@ class _Walk:
         self.equations += len(node.steps)
         self.reductions += node.reduces
         stored = (form,) if form in self.space.inputs else ()
-        found = self.read((*node.moved, *stored), rest + node.children, quota)
+        forms, todo = (*node.moved, *stored), rest + node.children
+        found = self.read(forms, todo, quota) if forms else self.expansions(todo, quota)
         self.reductions -= node.reduces
         self.equations -= len(node.steps)
         del self.chosen[form]
@@ -327,7 +328,7 @@ class _Walk:
                 self.space.cuts["equations of one kernel"] += 1
             elif node.reduces > reductions:
                 self.space.cuts["reductions of one kernel"] += 1
-            elif not all(map(self.readable, self.unread(node.moved))):
+            elif node.moved and not all(map(self.readable, self.unread(node.moved))):
                 self.space.cuts["rename inside a kernel"] += 1
             else:
                 options.append(node)

@@ -77,9 +77,11 @@ class RoundEveryResult(TorchDispatchMode):
         """A tensor of float64, rounded; anything else as it is."""
         if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
-        unit = _powers_of_two(result) * 2.0 ** (1 - self.bits)
+        unit = _powers_of_two(result).mul_(2.0 ** (1 - self.bits))
         units = result / unit
-        rounded = torch.round(units + self.drawn(units) if self.by_chance else units) * unit
+        if self.by_chance:
+            units += self.drawn(units)
+        rounded = units.round_().mul_(unit)
         if math.isfinite(float(result.norm())):  # then every element is
             return rounded
         return torch.where(torch.isfinite(result), rounded, result)
@@ -88,7 +90,8 @@ class RoundEveryResult(TorchDispatchMode):
         """Random numbers from -1/2 to 1/2, the same in each evaluation with this seed."""
         if x.device not in self.generators:
             self.generators[x.device] = torch.Generator(device=x.device).manual_seed(self.seed)
-        return torch.rand(x.shape, generator=self.generators[x.device], dtype=x.dtype, device=x.device) - 0.5
+        drawn = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return drawn.uniform_(-0.5, 0.5, generator=self.generators[x.device])
 
 
 class MoveEveryResult(RoundEveryResult):
@@ -150,7 +153,7 @@ class RangeOfEveryResult(TorchDispatchMode):
 def _powers_of_two(x: torch.Tensor) -> torch.Tensor:
     """The largest power of two in each magnitude, of float64: its exponent alone. At least the smallest normal one."""
     exponents = (x.view(torch.int64) & 0x7FF << 52).view(torch.float64)
-    return exponents.clamp_min(torch.finfo(torch.float64).tiny)
+    return exponents.clamp_min_(torch.finfo(torch.float64).tiny)
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:
