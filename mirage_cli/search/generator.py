@@ -29,7 +29,7 @@ from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
 from mirage_cli.search.roles import Costed, Plan, Roles, plans
-from mirage_cli.search.stored import Stored
+from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target.gpus import Target
 
@@ -173,10 +173,10 @@ class _Search:
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.inputs = unnamed(d.program.inputs)
-        self.stored = Stored(d, self.space.types, self.sizes, target)
-        self.least = LeastWork(self.stored, self.space, prune)
-        self.chains = Chains(self.stored, self, bounds.kernels, prune)
-        self.assembly = Assembly(self.stored)
+        self.storage = Storage(d, self.space.types, self.sizes, target)
+        self.least = LeastWork(self.storage, self.space, prune)
+        self.chains = Chains(self.storage, self, bounds.kernels, prune)
+        self.assembly = Assembly(self.storage)
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
@@ -207,8 +207,8 @@ class _Search:
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
         total = 0.0
-        element_bytes = self.stored.element_bytes(plan)
-        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
+        element_bytes = self.storage.element_bytes(plan)
+        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
             alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
             try:
                 best = self.priced[alike]

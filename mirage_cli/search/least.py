@@ -32,7 +32,7 @@ class LeastWork:
         self.alternatives = space.bounds.alternatives
         self.of_steps: dict[tuple[Form, Node], tuple[float, ...]] = {}
         self.of_loads: dict[tuple[tuple[Form, Access], ...], float] = {}
-        self.d, self.sizes, self.target = stored.d, stored.sizes, stored.target
+        self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
 
@@ -70,7 +70,7 @@ class LeastWork:
     def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""
         read = () if _masked(written) else tuple((f, access) for _, f, access in written.loads)
-        return (self.read_bytes(read) + sum(map(self.stored.bytes_of, targets))) / self.target.dram_bytes_per_us
+        return (self.read_bytes(read) + sum(map(self.storage.bytes_of, targets))) / self.target.dram_bytes_per_us
 
     def read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
         """Of what these loads read: many expansions read the same."""
@@ -84,7 +84,7 @@ class LeastWork:
         accesses: list[tuple[str, Access]] = []
         for f, access in read:
             x = Load("", buffer_of(self.d, f), access)
-            element_bytes[x.buffer] = DTYPE_BYTES[self.stored.dtype_of(f)]
+            element_bytes[x.buffer] = DTYPE_BYTES[self.storage.dtype_of(f)]
             part, size = work.part_of(x), work.bytes_of(x, element_bytes)
             whole = prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
             parts[part] = max(parts.get(part, 0.0), whole)
