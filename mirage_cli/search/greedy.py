@@ -40,8 +40,9 @@ def as_written(planner: Planner) -> Kernels:
     kernels: Kernels = {}
 
     def stored(f: Form) -> bool:
-        """Whether a kernel of its own makes it: a number without axes only where it is reduced from what has some."""
-        return types[f] == "float" and (bool(f.dims) or any(n.reduces for n in planner.space.options[f]))
+        """Whether a kernel of its own makes it: an integer, or a number without axes, only where it is reduced."""
+        reduced = any(n.reduces for n in planner.space.options[f])
+        return reduced if types[f] == "int" else types[f] == "float" and (bool(f.dims) or reduced)
 
     def make(f: Form, readers: frozenset[Form] = frozenset()) -> None:
         """readers: those whose kernels come behind this one, and whose results it cannot read."""
