@@ -111,12 +111,13 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us
 
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
-    """Makes the first two kernels one that are faster as one."""
+    """Makes the first two kernels one that are faster as one. Two of three hold for them: they have the same axes, they
+    are for outputs alone, they have a class in common."""
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
-        alike = a[0].dims == b[0].dims or {*a, *b} <= set(outputs)
+        same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
         near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
-        if not alike or not near or len(a) + len(b) > MAX_TOGETHER:
+        if same + written + bool(near) < 2 or len(a) + len(b) > MAX_TOGETHER:
             continue
         made = kernel((*a, *b), memory)
         if made is not None and made.us < first.us + second.us + gap_us:
