@@ -41,14 +41,15 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
+    least: all results are multiples of it.
     jumped: whether one of JUMPS was among the operations. exact: functions whose results stay as they are.
     """
 
     exact: frozenset[Any] = frozenset()
 
-    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0) -> None:
+    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0, least: float = 0.0) -> None:
         super().__init__()
-        self.unit = torch.finfo(dtype).eps
+        self.unit, self.least = torch.finfo(dtype).eps, least
         self.by_chance = summing or seed > 0
         self.jumped = False
         self.seed = seed
@@ -77,7 +78,7 @@ class RoundEveryResult(TorchDispatchMode):
         """A tensor of float64, rounded; anything else as it is."""
         if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
-        unit = _powers_of_two(result).mul_(2.0 ** (1 - self.bits))
+        unit = _powers_of_two(result).mul_(2.0 ** (1 - self.bits)).clamp_min_(self.least)
         units = result / unit
         if self.by_chance:
             units += self.drawn(units)
