@@ -682,7 +682,8 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
         if i in words:
-            return torch.empty_like(x).random_(-(1 << 31), 1 << 31, generator=generators[x.device])
+            word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
+            return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])
         return drawn(x, generators[x.device], data)
 
     return [example(i, x) for i, x in enumerate(values)]

@@ -74,6 +74,15 @@ program: |
   O = sum(X * (V & 5), k) + sum(X * (V >> 20 & 2), k)
 outputs: {O: [m, n]}
 """,
+    "numbers beyond 32 bits are floats": """
+name: beyond
+dims: {m: 9, k: 11}
+inputs: {X: [m, k], N: {dims: [m, k], dtype: int32, drawn: bits}}
+program: |
+  O = softmax(X + where(index(k) > index(m), -3.4028234663852886e+38, 0), k)
+  C = where(N < 5000000000, N & 4042322160, 1)
+outputs: {O: [m, k], C: {dims: [m, k], dtype: int32}}
+""",
     "a hash": """
 name: hash
 dims: {m: 33}
