@@ -119,7 +119,9 @@ class Given:
 
     def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory. sizes: of the symbols."""
-        x = shaped(turned(tensors[self.which], self.order), self.shape, sizes)
+        x = tensors[self.which]
+        x = x.view(torch.int8) if x.dtype == torch.uint8 else x  # as programs have it
+        x = shaped(turned(x, self.order), self.shape, sizes)
         if self.strides is None:
             return x if x.is_contiguous() else x.contiguous()
         strides = at_sizes(self.strides, sizes)
