@@ -74,6 +74,18 @@ program: |
   O = sum(X * (V & 5), k) + sum(X * (V >> 20 & 2), k)
 outputs: {O: [m, n]}
 """,
+    "a difference of integers that is read elsewhere": """
+name: zeros
+dims: {n: 8, g: 3, w: 2, j: 8, q: 8}
+inputs:
+  Z: {dims: [g, n], dtype: int32, drawn: bits}
+  T: {dims: [w, j], dtype: int64, below: g}
+  Y: {dims: [w, n], dtype: int32, drawn: bits}
+program: |
+  P = (Y >> 4 * index(q) & 15) - (Z[T[w, q], n] >> 4 * index(j) & 15) - 1
+  O = rename(P / 1, q=j, j=q)
+outputs: {O: [n, w, j, q]}
+""",
     "numbers beyond 32 bits are floats": """
 name: beyond
 dims: {m: 9, k: 11}
