@@ -60,6 +60,13 @@ class LockError(MirageError):
         super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
 
 
+class BudgetError(MirageError):
+    """A budget that is no number of seconds."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(f"a budget is a number of seconds, 0 or more, and not {given!r}")
+
+
 class ExecutorError(MirageError):
     """A cluster that cannot be used."""
 
@@ -155,11 +162,14 @@ class StoredKernelError(MirageError):
 
 
 class NothingStoredError(MirageError):
-    """A command that needs an earlier search's result, which is not there."""
+    """A command that needs an earlier search's result, which is not there: for the GPU that was named, where one was.
+    others: GPUs for which there is one."""
 
-    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
-        at = " ".join(f"{d}={n}" for d, n in sizes.items())
-        super().__init__(f"nothing is stored for {name} at {at}\n    run `mirage search` on the spec first")
+    def __init__(self, name: str, sizes: Mapping[str, int], gpu: str = "", others: Sequence[str] = ()) -> None:
+        at = " ".join(f"{d}={n}" for d, n in sizes.items()) + (f" on {gpu}" if gpu else "")
+        remedy = "run `mirage search` on the spec first"
+        remedy += f", or take what is stored for {', '.join(others)} (--target)" if others else ""
+        super().__init__(f"nothing is stored for {name} at {at}\n    {remedy}")
 
 
 class NothingToLockError(MirageError):

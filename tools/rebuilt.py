@@ -27,7 +27,7 @@ from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph, Stor
 from mirage_cli.store.results import About, Kernel, Result, Searched, Times, Tuning
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import bottlenecks
+from mirage_cli.tune.price import bottlenecks
 from mirage_cli.verify.equivalence import check_equivalence
 from tools.recorded import Measured, Recorded, load
 

@@ -34,7 +34,8 @@ from mirage_cli.target.gpus import Target, driver_version, find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
-from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete, total_us
+from mirage_cli.tune.price import total_us
+from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete
 from tools.recorded import Measured, Recorded, write_recorded
 
 SPECS = Path(__file__).parents[1] / "search_specs"
@@ -53,8 +54,8 @@ def sample(graph: MuGraph, target: Target, count: int, rng: random.Random) -> li
         kernels = {
             n: drawn(m, {d: rng.choice(o) for d, o in options[n].items()}, target, rng) for n, m in by_name.items()
         }
-        made = complete(graph, by_name, target, kernels)
-        us = total_us(graph, made, target, by_name) if made else float("inf")
+        made = complete(graph, target, kernels)
+        us = total_us(graph, made, target) if made else float("inf")
         if made and np.isfinite(us):
             found[str(made)] = (us, made)
         if len(found) == 4 * count:

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from mirage_cli.cli.tables import sizes_text
 from mirage_cli.search import cost
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target, find_target
-from mirage_cli.tune.space import totals_us
+from mirage_cli.tune.price import totals_us
 from tools.recorded import Recorded, load
 
 Array = NDArray[np.float64]
@@ -30,12 +29,12 @@ LEAST = 0.05
 
 
 def predicted_us(p: Recorded, target: Target, without: frozenset[str] = frozenset()) -> Array:
-    """Of every measured schedule, as `tune.space.total_us` has it, with these of `cost.TERMS` switched off."""
+    """Of every measured schedule, as `tune.price.total_us` has it, with these of `cost.TERMS` switched off."""
     total = np.zeros(len(p.measured))
     for g, graph in p.graphs.items():
         places = [i for i, m in enumerate(p.measured) if m.graph == g]
         schedules = [p.measured[i].schedule for i in places]
-        total[places] = totals_us(graph, schedules, target, models(graph), without)
+        total[places] = totals_us(graph, schedules, target, without)
     return total
 
 

@@ -124,7 +124,8 @@ class Decomposition:
         for e in self.program.eqns:
             own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
             for f in self.forms[e.out] if cast_of(e) else own:
-                if f not in self.precise and types.get(e.out) in HALVES | FLOAT8:
+                whole = type_of(f, self.program) == "int"
+                if f not in self.precise and not whole and types.get(e.out) in HALVES | FLOAT8:
                     found[f] = types[e.out]
         return found
 
@@ -642,7 +643,8 @@ def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[No
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
     steps = _Steps()
     _chain(d, steps, None, form.terms)
-    if _is_difference(form):  # as the user took it, or a multiple of it: other terms may cancel to nothing
+    if _is_difference(form) and type_of(form, d.program) != "int":
+        # as the user took it, or a multiple of it: of what is rounded, other terms may cancel to nothing
         if _of_products(d, own):
             yield steps.node("program")
             return

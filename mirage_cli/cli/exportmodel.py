@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_cli.cli.shared import Database, TargetName, command, out, warn
+from mirage_cli.cli.shared import Database, TargetName, command, gpu_of, of_one_gpu, out, warn
 from mirage_cli.cli.trace import Inputs, Model, model_of
+
+if TYPE_CHECKING:
+    from mirage_cli.ir.program import Program
+    from mirage_cli.store.records import Best, Key
 
 
 @command("mirage export-model model.py:Block kernels/     with Block_inputs() in the file", name="export-model")
@@ -29,7 +33,16 @@ def export_model(
 
     found, name = model_of(what, shapes)
     with Kernels(target, db=db) as kernels:
-        made = packed(name, found, kernels.known([r.graph for r in found.regions]), kernels.target.name)
+        graphs = [r.graph for r in found.regions]
+        owners = [(i, p) for i, x in enumerate(kernels.standing(graphs)) for p in x.programs]
+        entries: list[list[tuple[Program, Key, Best]]] = [[] for _ in graphs]
+        gpu = kernels.target.name
+        for n, (key, best) in of_one_gpu(kernels.store, [p for _, p in owners], target).items():
+            i, program = owners[n]
+            entries[i].append((program, key, best))
+            gpu = gpu_of(key)
+        stored = [kernels.written(g.name, some) for g, some in zip(graphs, entries, strict=True)]
+    made = packed(name, found, stored, gpu)
     for region, why in made.missing.items():
         warn(f"{region}: {why}")
     write_package(folder, made.files)

@@ -244,7 +244,7 @@ def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Sheet]:
     each part takes, of which one dominates. None where the cost model does not know the GPU."""
     from mirage_cli.cli.layout import named
     from mirage_cli.target.gpus import find_target
-    from mirage_cli.tune.space import estimates
+    from mirage_cli.tune.price import estimates
 
     try:
         target = find_target(gpu)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mirage_cli.cli.shared import command
+from mirage_cli.errors import MirageError
 
 EXAMPLE = """\
 # A spec: what goes in, what comes out, and how it is computed. docs/language.md has every key and function.
@@ -41,6 +42,9 @@ def init(
 
     path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)
     parse_spec(text, str(path))  # which says what is wrong with a name
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise MirageError(f"{path} is there already, and is not overwritten: choose another NAME") from None
     sys.stdout.write(f"{path}\n")

@@ -12,6 +12,8 @@ from mirage_cli.cli.shared import (
     TargetName,
     choose_target,
     command,
+    gpu_of,
+    of_one_gpu,
     out,
     read,
     reading_store,
@@ -40,13 +42,14 @@ def lock(
     from mirage_cli.cli.tables import sizes_text
     from mirage_cli.pipeline.locked import pinned, write_lock
 
-    programs = read(specs, dim, dtype)
-    chosen, here = choose_target(target)
+    programs = [p for p, _ in read(specs, dim, dtype)]
     with reading_store(db) as store:
-        found = [pinned(store, program, chosen, here) for program, _ in programs]
+        taken = [gpu_of(key) for key, _ in of_one_gpu(store, programs, target).values()]
+        chosen, here = choose_target(taken[0] if taken else target)
+        found = [pinned(store, program, chosen, here) for program in programs]
     pins = [pin for pin in found if pin]
     if len(pins) < len(found):
-        without = [f"{p.name} {sizes_text(p.sizes)}" for (p, _), pin in zip(programs, found, strict=True) if not pin]
+        without = [f"{p.name} {sizes_text(p.sizes)}" for p, pin in zip(programs, found, strict=True) if not pin]
         raise NothingToLockError(chosen.name, without)
     write_lock(lock_file, pins)
     out.print(f"{lock_file}: {len(pins)} kernel{'s' * (len(pins) != 1)}")

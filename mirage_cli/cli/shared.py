@@ -280,18 +280,21 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
+Entry = tuple["Key", "Best"]
+"""What is stored: under which key, and its best kernel."""
+
+
 def best_of(
     store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
 ) -> tuple[Program, Key, Best]:
-    """The best stored kernel for a spec: of the first size that has one, measured before predicted.
-
-    For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
-    else there was to choose from is said on stderr.
-    """
-    programs = read([path], dims, dtype)
+    """The best stored kernel for a spec: of the first size that has one, as `chosen_of` takes it. What else there was
+    to choose from is said on stderr. Raises NothingStoredError."""
+    programs = [p for p, _ in read([path], dims, dtype)]
     stored = stored_for(store, programs, target)
+    if not stored:
+        raise nothing_stored(store, programs, target)
     first, *others = stored
-    program = programs[first][0]
+    program = programs[first]
     if others:
         tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     chosen = chosen_of(stored[first], target)
@@ -302,38 +305,52 @@ def best_of(
 def bests_of(
     store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
 ) -> list[tuple[Program, Key, Best]]:
-    """The best stored kernel for each size of a spec that has one, all of one GPU: that of the first, as `best_of`
-    takes it. What is missing is said on stderr."""
-    programs = read([path], dims, dtype)
+    """The best stored kernel for each size of a spec that has one, all of one GPU. What is missing is said on stderr.
+    Raises NothingStoredError."""
+    programs = [p for p, _ in read([path], dims, dtype)]
+    found = of_one_gpu(store, programs, target)
+    if not found:
+        raise nothing_stored(store, programs, target)
+    if missing := [changed(programs, i) for i in range(len(programs)) if i not in found]:
+        gpu = gpu_of(next(iter(found.values()))[0])
+        served = "which the kernels of other sizes serve" if programs[0].dynamic else "which the file refuses"
+        warn(f"{programs[0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
+    return [(programs[i], *entry) for i, entry in found.items()]
+
+
+def of_one_gpu(store: Store, programs: Sequence[Program], target: str) -> dict[int, Entry]:
+    """The best stored kernel of each program that has one, by the program's number, all of one GPU: that of the first,
+    as `chosen_of` takes it. Which GPU it is is said on stderr, where none was named."""
     stored = stored_for(store, programs, target)
+    if not stored:
+        return {}
     first = next(iter(stored))
-    gpu = gpu_of(chosen_of(stored[first], target)[0])
-    mine = {i: some for i, all_gpus in stored.items() if (some := [e for e in all_gpus if gpu_of(e[0]) == gpu])}
-    if missing := [changed(programs, i) for i in range(len(programs)) if i not in mine]:
-        served = "which the kernels of other sizes serve" if programs[0][0].dynamic else "which the file refuses"
-        warn(f"{programs[first][0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
-    tell_gpu(programs[first][0].name, chosen_of(mine[first], target)[0], [key for key, _ in stored[first]], target)
-    return [(programs[i][0], *chosen_of(some, target)) for i, some in mine.items()]
+    taken, _ = chosen_of(stored[first], target)
+    tell_gpu(programs[first].name, taken, [key for key, _ in stored[first]], target)
+    mine = {i: [e for e in entries if gpu_of(e[0]) == gpu_of(taken)] for i, entries in stored.items()}
+    return {i: chosen_of(entries, target) for i, entries in mine.items() if entries}
 
 
-def stored_for(store: Store, programs: Sequence[tuple[Program, str]], target: str) -> dict[int, list[tuple[Key, Best]]]:
-    """The best kernels that are stored, by the number of the program, for the GPU that is named. Raises
-    NothingStoredError."""
+def stored_for(store: Store, programs: Sequence[Program], target: str) -> dict[int, list[Entry]]:
+    """The best kernels that are stored, by the number of the program, for the GPU that is named."""
     from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.target.gpus import find_target
 
     named = None if target == "auto" else find_target(target).name
     entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, gpu_of(e.key))]
-    hashes = [program_hash(p) for p, _ in programs]
-    stored = {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
-    if not stored:
-        program = programs[0][0]
-        raise NothingStoredError(program.name, program.sizes)
-    return stored
+    hashes = [program_hash(p) for p in programs]
+    return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
 
 
-def chosen_of(entries: Sequence[tuple[Key, Best]], target: str) -> tuple[Key, Best]:
-    """Of one program's: measured before predicted, this machine's before others."""
+def nothing_stored(store: Store, programs: Sequence[Program], target: str) -> NothingStoredError:
+    """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
+    others = {gpu_of(key) for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
+    return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
+
+
+def chosen_of(entries: Sequence[Entry], target: str) -> Entry:
+    """Of one program's: this machine's GPU before others, measured before predicted. All commands that take
+    stored kernels have this rule."""
     planned, here = choose_target(target)
     return min(
         entries,
@@ -378,10 +395,9 @@ def gpu_of(key: Key) -> str:
     return key.gpu.removesuffix(" (predicted)")
 
 
-def changed(programs: Sequence[tuple[Program, str]], i: int) -> str:
+def changed(programs: Sequence[Program], i: int) -> str:
     """The sizes of a program that are not the same in all of them."""
-    sizes = programs[i][0].sizes
-    return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))
+    return " ".join(f"{d}={n}" for d, n in programs[i].sizes.items() if any(p.sizes.get(d) != n for p in programs))
 
 
 def tell_choice(name: str, taken: str, others: Sequence[str], option: str) -> None:

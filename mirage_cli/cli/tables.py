@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mirage_cli.pipeline.benchmark import Document
 
 
-def figure(x: float | None, digits: int = 2) -> str:
+def figure(x: float | None) -> str:
     """A figure, or a dash where there is none."""
-    return "-" if x is None else f"{x:.{digits}f}"
+    return "-" if x is None else f"{x:.2f}"
 
 
 def sizes_text(dims: Mapping[str, int]) -> str:
@@ -145,6 +145,8 @@ def explanation(r: Result) -> list[Sheet | Text]:
         ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
         ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s" + more * (stats.stopped == "budget")),
     ]
+    if r.unchecked:
+        rows.append(("plans not checked in time", f"{r.unchecked}{more}"))
     parts.append(named("searched", rows))
     pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])
     if pruned:

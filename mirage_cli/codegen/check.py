@@ -79,7 +79,7 @@ class _Checker:
 
     def instances(self, s: plan.Instances) -> None:
         self.tiled = {d for d, _ in s.grid}
-        _must(set(s.backwards) <= self.tiled, "a dimension of one tile goes backwards")
+        _must(set(s.backwards) <= self.tiled, "an axis of one tile goes backwards")
         each = prod(n for _, n in s.grid if isinstance(n, int))
         for d, n in s.grid:
             dim = self.dims[d]
@@ -286,7 +286,7 @@ class _Checker:
             case nodes.AtStep(d):
                 _must(self.walked == [d], f"no loop over {d}")
             case nodes.AtJointStep():
-                _must(len(self.walked) > 1, "no loop over several dimensions")
+                _must(len(self.walked) > 1, "no loop over several axes")
             case nodes.AtZero():
                 pass
 

@@ -15,6 +15,7 @@ from math import ceil, prod
 from mirage_cli.codegen import narrow, nodes, plan
 from mirage_cli.codegen.access import (
     Descriptor,
+    Fetch,
     awaited,
     descriptors,
     fetched_ahead,
@@ -26,7 +27,7 @@ from mirage_cli.codegen.access import (
 )
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
-from mirage_cli.codegen.handover import Unit, hand_over, units
+from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, stages, starts, together
 from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
@@ -49,24 +50,30 @@ capabilities)."""
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What is decided before any statement is written.
+    """What is decided before any statement is written, and what is known of the statements that are written so far.
 
     phases: the frames of the phases of its loops, the first of which is `frame`, which all else is planned in.
-    boxes: by value, what is read through a descriptor. once: values whose loads nobody repeats. narrowed: values that
-    go on as they are stored, with the type. leading: the loop in whose last iterations the kernel behind may start.
-    leaves: whether chunks without work store nothing.
-    clean: padded dimensions along which each value so far is zero past their end. looked_up: what of tables is known.
+    units: the loops and the straight code, in order. over: before which units the kernel waits and releases. awaited:
+    buffers that are read after the wait alone; None where the kernel does not wait. ahead: loads that are prefetched
+    before the wait. boxes: by value, loads through descriptors. streamed: values whose loads nobody repeats. narrowed:
+    values that are rounded to the type in which they are stored, with the type. leading: the loop in whose last
+    iterations the kernel behind may start. empty_chunks: whether a chunk without work stores nothing.
+    clean: for each value so far the padded axes along which it is zero past their end. looked_up: look-ups so far.
     """
 
     frame: Frame
     phases: tuple[Frame, ...]
+    units: tuple[Unit, ...]
+    over: HandOver
+    awaited: frozenset[str] | None
+    ahead: Mapping[Loop | None, Sequence[Fetch]]
     boxes: Mapping[str, Descriptor]
-    once: frozenset[str]
+    streamed: frozenset[str]
     limits: Mapping[Loop, tuple[Limit, ...]]
     specialized: bool
     narrowed: Mapping[str, str]
     leading: Loop | None
-    leaves: bool
+    empty_chunks: bool
     clean: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     looked_up: set[Lookup] = field(default_factory=set["Lookup"])
 
@@ -115,6 +122,32 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
 
 def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
+    c = _decided(graph, kernel, schedule, sizes)
+    f = c.frame
+    instances = _instances(f, c.limits)
+    body = (instances, *_fixed_positions(f), *[plan.Release()] * c.over.at_once, *_body(c))
+    sums = [x.part for x in f.factored.values()]
+    fetched = {x.load.buffer for found in c.ahead.values() for x in found}
+    loaded = {x.buffer for phase in c.phases for x in phase.kernel.loads if x.out not in c.boxes}
+    pointed = loaded | fetched | {x.table for x in f.looked_up} | {s.buffer for s in f.kernel.stores}
+    return KernelPlan(
+        kernel.name,
+        tuple(plan.Dimension(d, f.sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
+        f.given,
+        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *sums, *f.looked_up.values()))),
+        tuple(b for b in f.buffers if b in pointed),
+        tuple(c.boxes.items()),
+        c.awaited or frozenset(),
+        instances.programs,
+        f.schedule.compiled,
+        f.schedule.overlap,
+        not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
+        body,
+    )
+
+
+def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> _Decided:
+    """Raises EmitError."""
     own = schedule.kernels[kernel.name]
     left = left_out(graph)
     live = _live(left, kernel, schedule, sizes)
@@ -133,63 +166,51 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     first = graph.kernels[0].name == kernel.name
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
-    ahead = fetched_ahead(graph, kernel, own, sizes)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     frames = tuple(replace(x, merged=merged_operands(x, boxes)) for x in frames)
-    merged = {v: axes for x in frames for v, axes in x.merged.items()}
-    boxes |= {v: merged_box(boxes[v], axes) for v, axes in merged.items()}
+    boxes |= {v: merged_box(boxes[v], axes) for x in frames for v, axes in x.merged.items()}
     f = frames[0]
-    decided = _Decided(
-        f,
-        frames,
-        boxes,
-        frozenset[str]().union(*(streamed(g, k, own, sizes) for g, k in phases)),
-        {x: limits(kernel, x) for x in f.placement.loops},
-        specialized(graph, kernel, own, sizes),
-        _narrowed(f),
-        leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
-        any(x.kernel == kernel.name for x in left.values()),
+    return _Decided(
+        frame=f,
+        phases=frames,
+        units=some,
+        over=over,
+        awaited=unread,
+        ahead=fetched_ahead(graph, kernel, own, sizes),
+        boxes=boxes,
+        streamed=frozenset[str]().union(*(streamed(g, k, own, sizes) for g, k in phases)),
+        limits={x: limits(kernel, x) for x in f.placement.loops},
+        specialized=specialized(graph, kernel, own, sizes),
+        narrowed=_narrowed(f),
+        leading=leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
+        empty_chunks=any(x.kernel == kernel.name for x in left.values()),
     )
-    instances = _instances(f, decided.limits)
-    body: list[Statement] = [instances, *_fixed_positions(f), *[plan.Release()] * over.at_once]
-    for i in range(len(some) + 1):
-        if i == over.wait:
-            body += [*prefetches(f, ahead, decided.specialized), plan.Wait()]
-        if i == over.release:
+
+
+def _body(c: _Decided) -> list[Statement]:
+    """The units in order, with the wait and the release in front of those that `over` names. Look-ups come as early as
+    they may, but no other load waits for them."""
+    f, wait = c.frame, c.over.wait
+    walked = {d for x in f.placement.loops for d in x.dims}
+    body: list[Statement] = []
+    for i in range(len(c.units) + 1):
+        if i == wait:
+            body += [*prefetches(f, c.ahead, c.specialized), plan.Wait()]
+        if i == c.over.release:
             body.append(plan.Release())
-        if i == (over.wait or 0):  # where rows are written is known when they are: a load behind a loop takes as long
-            body += _looked_up(decided, kernel.stores, {d for x in f.placement.loops for d in x.dims})
-        if i in (0, over.wait) or isinstance(some[i - 1], Loop):  # other loads need not wait for what is looked up
-            body += _looked_up(decided, _straight(some[i : over.wait if i < (over.wait or 0) else None]), ())
-        for x in some[i : i + 1]:
+        if i == (wait or 0):  # which rows stores write: a load of that behind the loops would take as long again
+            body += _looked_up(c, f.kernel.stores, walked)
+        if i in (0, wait) or isinstance(c.units[i - 1], Loop):
+            body += _looked_up(c, _straight(c.units[i : wait if i < (wait or 0) else None]), ())
+        for x in c.units[i : i + 1]:
             if isinstance(x, Loop):
-                waited = unread is None or (over.wait is not None and over.wait <= i)
-                body += _loop(decided, x, x == decided.leading and waited, waited)
+                waited = c.awaited is None or (wait is not None and wait <= i)
+                body += _loop(c, x, x == c.leading and waited, waited)
             elif isinstance(x, tuple):
                 body += _stores(f, x)
             else:
-                body += _step(decided, x, starts(f), Scope(f, decided.clean))
-    sums = [x.part for x in f.factored.values()]
-    fetched = {x.load.buffer for found in ahead.values() for x in found}
-    pointed = (
-        {x.buffer for _, k in phases for x in k.loads if x.out not in boxes}
-        | {x.table for x in f.looked_up}
-        | {s.buffer for s in kernel.stores}
-    )
-    return KernelPlan(
-        kernel.name,
-        tuple(plan.Dimension(d, sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
-        f.given,
-        tuple(dict.fromkeys((*(v for x in frames for v in x.dims), *sums, *f.looked_up.values()))),
-        tuple(b for b in f.buffers if b in pointed | fetched),
-        tuple(boxes.items()),
-        unread or frozenset(),
-        instances.programs,
-        own.compiled,
-        own.overlap,
-        not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
-        tuple(body),
-    )
+                body += _step(c, x, starts(f), Scope(f, c.clean))
+    return body
 
 
 def _straight(some: Sequence[Unit]) -> list[Load | Eqn]:
@@ -222,7 +243,7 @@ def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instan
 
 
 def _fixed_positions(f: Frame) -> list[Statement]:
-    """Of the dimensions that no loop walks."""
+    """The positions along the dimensions that no loop walks."""
     at = starts(f)
     return [positions(f, d, at[d]) for role in ("grid", "tile") for d in f.kernel.with_role(role)]
 
@@ -230,8 +251,8 @@ def _fixed_positions(f: Frame) -> list[Statement]:
 def _narrowed(f: Frame) -> dict[str, str]:
     """Values that are stored in a narrower type for later kernels to read, with that type.
 
-    What later kernels read of a value is what this one goes on with too, as PyTorch does. Else they would disagree
-    about it: a maximum of the one taken from an exponent of the other, say.
+    This kernel goes on with the rounded value, as PyTorch does. Otherwise two kernels would disagree about a value: one
+    would subtract a maximum of unrounded values from the other's rounded ones, say.
     """
     names = [k.name for k in f.graph.kernels]
     later = f.graph.kernels[names.index(f.kernel.name) + 1 :]
@@ -252,14 +273,14 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
     if isinstance(x, Load):
         zero = x.buffer not in f.live or not f.live[x.buffer].identity
         c.clean[x.out] = f.padded & set(f.axes(x.dims)) if zero else NOWHERE
-        return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
+        return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.streamed, at)]
     found = computed(scope, x)
     c.clean[x.out] = found.clean
     return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
 
 
 def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collection[str]) -> list[Statement]:
-    """What these look up and is not known yet, but for what depends on axes that move."""
+    """The look-ups of these steps that are not written yet, but for those at positions along axes that move."""
     needed = dict.fromkeys(a for x in steps for a in _lookups(c.frame, x))
     new = [a for a in needed if a not in c.looked_up]
     found = [a for a in new if not set(dims_of(a.access)) & set(moving)]
@@ -268,7 +289,7 @@ def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collect
 
 
 def _lookups(f: Frame, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
-    """What a step looks up, to say where partial results were stored too."""
+    """The look-ups of a step; of a load of partial results also those that say which chunks stored any."""
     if isinstance(x, Eqn):
         return x.looks_up
     return lookups_of((*x.access, *(f.live[x.buffer].where if isinstance(x, Load) and x.buffer in f.live else ())))
@@ -280,11 +301,11 @@ def _rounded(c: _Decided, value: str) -> list[Statement]:
 
 def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]:
     """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations. waited: whether
-    the wait comes before."""
+    the wait stands in front of it."""
     f = c.frame
     late = deferred(f, loop)
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
-    leaves = c.leaves and waited and not c.specialized
+    leaves = c.empty_chunks and waited and not c.specialized
     body = [*marks, plan.Leave(parts[0].first, parts[-1].last)] if leaves else []
     body += [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
     body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
@@ -308,7 +329,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
 
 
 def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> list[Statement]:
-    """What an iteration does, phase by phase; what several phases need is there from the first on."""
+    """The statements of an iteration, phase by phase. A value that several phases need is computed in the first."""
     at = c.frame.placement.loops.index(loop)
     body: list[Statement] = []
     there = set[str]()
@@ -323,13 +344,13 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
 
 
 def _stores(f: Frame, some: Sequence[Store]) -> list[Statement]:
-    """What threads of the instance read in other layouts than they store it in is read by all before any stores."""
+    """A barrier stands in front of stores into a buffer that threads of the instance read in another layout."""
     meet = any(overwrites(f.kernel, s, f.sizes, f.graph.distinct) for s in some)
     return [*[plan.Barrier()] * meet, *(store(f, s) for s in some)]
 
 
 def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
-    """there: the values that phases before have made, to which those of this one are added."""
+    """The statements of one phase of an iteration. there: the values of the phases before; this one's are added."""
     f = c.frame
     accumulators = dict(loop.accumulators)
     factored = {name: x for name, x in f.factored.items() if name in accumulators}
@@ -352,7 +373,7 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
                 yield from _step(c, step, at, scope)
             else:
                 assert isinstance(step, Load), "what is read in pairs is loaded"
-                yield load(f, step, None, step.out in c.once, at, pair)
+                yield load(f, step, None, step.out in c.streamed, at, pair)
                 c.clean[step.out] = c.clean[pair.value] = f.padded & {*f.axes(step.dims)}
                 there.add(pair.value)
 

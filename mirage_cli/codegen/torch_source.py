@@ -44,6 +44,7 @@ from mirage_cli.ir.program import (
     Part,
     Program,
     Tensor,
+    number_type,
     tensor_type,
 )
 
@@ -477,7 +478,7 @@ class _Writer:
     def type_of(self, arg: str | Number) -> Type:
         if isinstance(arg, str):
             return self.values[arg].type
-        return "int" if isinstance(arg, Fraction) and arg.denominator == 1 else "float"
+        return number_type(arg)
 
     def operand(self, arg: str | Number, want: Type, dtype: str | None = None) -> _Value:
         """The argument with the type that the operator computes in: torch would promote integers to float32, multiply

@@ -31,9 +31,6 @@ quotient; of x·x; of 1/x; of x ** c; of a product over all elements; of x times
 
 Zero = Literal["either", "all", "first", "never"]
 """When a result is 0: where one argument is, where all are, where the first is and no other, or nobody knows."""
-STRUCTURE = frozenset({"dot", "sum", "index", "size", "rename"})
-"""The operators that other modules know by name, because what they do to axes is the point. Of any other operator they
-know its columns alone."""
 
 INF = math.inf
 MAX_BITS = 4096
@@ -137,6 +134,11 @@ class Op:
     joins: str = ""
     all_reduce: str = ""
     cast: str = ""
+
+    @property
+    def compares(self) -> bool:
+        """A mask of which of two numbers is the larger, or whether they are equal."""
+        return self.result == "bool" and self.arity == 2 and not self.masks
 
     @property
     def extremum(self) -> bool:

@@ -22,12 +22,12 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
-from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.inplace import made_anew, put_in_place
+from mirage_cli.pipeline.inplace import functionalised, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
-from mirage_cli.pipeline.partition import replaced_by, unfused
+from mirage_cli.pipeline.partition import inlined, replace_call
 from mirage_cli.pipeline.regions import (
     PREFIX,
     Kept,
@@ -50,10 +50,11 @@ def mirage(
     model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Any:
     """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
-    ValueError for others."""
+    ValueError for others, TargetError, BudgetError."""
     given = dict(options or {})
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
+    asked_for(given.get("target", "auto"), given.get("tune") or 0.0)
     kept_whole(model, example_inputs)
     compiler = partial(compiled, options=given)
     made = aot_autograd(
@@ -105,10 +106,10 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         gain = taken.get(name)
         if gain is None or gain.kernel is None:
-            unfused(model, name)
+            inlined(model, name)
         else:
             put(model, gain.region, gain.kernel)
-    made_anew(model.graph)
+    functionalised(model.graph)
     if all(g.kernel is None for g in taken.values()):
         unchecked(model.graph)
     by_operators(model.graph)
@@ -159,7 +160,7 @@ def put(model: torch.fx.GraphModule, region: Region, kernel: Kernel) -> None:
             if isinstance(result, Shape):
                 whole = at_sizes(result.whole, sizes)
                 new.meta["val"] = n.meta["val"].new_empty(whole).permute(result.back)  # as kernels make it
-        replaced_by(node, made)
+        replace_call(node, made)
 
 
 def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[Any]) -> Any:
@@ -167,7 +168,10 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     given: list[Any] = []
     lengths = Sizes(graph, {s.symbol: size_node(graph, s, args) for s in region.sized}).of
     for i in region.inputs:
-        x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
+        x = args[i.which]
+        if x.meta["val"].dtype == torch.uint8:
+            x = graph.call_function(aten.view.dtype, (x, torch.int8))  # as programs have it
+        x = graph.call_function(aten.permute.default, (x, [*i.order]))
         if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))

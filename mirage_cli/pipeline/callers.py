@@ -17,13 +17,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any  # torch's tensors: torch is imported when a kernel first runs
+from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported when a kernel first runs
 
-from mirage_cli.errors import NoKernelError, StoredKernelError
+from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as Best
 from mirage_cli.store.results import Result
+
+if TYPE_CHECKING:
+    from mirage_cli.store.records import Best as Stored
+    from mirage_cli.store.records import Key
+    from mirage_cli.target.gpus import Target
 
 
 @contextmanager
@@ -173,8 +178,18 @@ class Standing:
     programs: tuple[Program, ...]
 
 
+def asked_for(target: str, budget: object) -> tuple[Target, bool]:
+    """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
+    from mirage_cli.target.gpus import chosen_target
+
+    if not isinstance(budget, int | float) or not budget >= 0:
+        raise BudgetError(budget)
+    return chosen_target(target)
+
+
 class Kernels:
-    """Searches and tunes programs for callers, as `mirage search` does: a context manager.
+    """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
+    BudgetError.
 
     target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
     kernels that overlap in other ways are kept too, for a model to choose from.
@@ -192,9 +207,8 @@ class Kernels:
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
-        from mirage_cli.target.gpus import chosen_target
 
-        self.target, self.measures = chosen_target(target)
+        self.target, self.measures = asked_for(target, budget)
         self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()
@@ -269,15 +283,23 @@ class Kernels:
 
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
         """What the database has for the sizes of a program. problem: why it may have none."""
-        from mirage_cli.ir.text import canonical_text
-        from mirage_cli.pipeline.kept import claimed
         from mirage_cli.pipeline.keys import key_of
-        from mirage_cli.pipeline.written import export_all, written_anew
 
         keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
-        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) and best.result.best is not None]
+        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) is not None]
+        return self.written(programs[0].name, found, problem)
+
+    def written(
+        self, name: str, stored: Sequence[tuple[Program, Key, Stored]], problem: str = ""
+    ) -> Kernel | NoKernelError:
+        """The kernel of what is stored for the sizes of a program, from the smallest on."""
+        from mirage_cli.ir.text import canonical_text
+        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.pipeline.written import export_all, written_anew
+
+        found = [(p, key, best) for p, key, best in stored if best.result.best is not None]
         if not found:
-            return NoKernelError(programs[0].name, problem or "the database has none")
+            return NoKernelError(name, problem or "the database has none")
         program, key, best = found[-1]
         try:
             written = written_anew(self.store, program, key, best)

@@ -19,7 +19,7 @@ from typing import Any, overload  # Any: tensors, and what functions of them ret
 import torch
 
 from mirage_cli.errors import NoKernelError, TraceError
-from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for
 from mirage_cli.pipeline.model import Function, Replaced, autocast
 from mirage_cli.pipeline.regions import exported, whole
 
@@ -104,6 +104,7 @@ def kernel(
     db: str | Path | None = None,
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """A decorator, with or without options: those of `Options`. Raises TypeError for others."""
+    """A decorator, with or without options: those of `Options`. Raises TypeError, TargetError, BudgetError."""
     given = Options(**options)
+    asked_for(given.target, given.tune)
     return (lambda f: KernelFunction(f, given)) if function is None else KernelFunction(function, given)

@@ -116,8 +116,8 @@ def over(made: Any, update: Update) -> Update | None:
     return replace(update, value=value, read=(copy, view))
 
 
-def made_anew(graph: torch.fx.Graph) -> None:
-    """Undoes `put_in_place` for the updates that are left: Inductor does that itself, and knows more of its own."""
+def functionalised(graph: torch.fx.Graph) -> None:
+    """Undoes `put_in_place` for updates that no kernel took: Inductor puts its own updates in place."""
     for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
         x, indices, value, *_ = n.args
         with graph.inserting_before(n):

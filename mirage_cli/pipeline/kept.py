@@ -34,7 +34,8 @@ def answers(result: Result, wanted: Options, measures: bool) -> bool:
     if was is None or not result.complete or stopped == "interrupted":  # None: of a version that did not say
         return False
     tuning = result.tuning.stopped if measures and result.tuning else "exhausted"
-    in_time = stopped == tuning == "exhausted" or was.budget_s >= wanted.budget_s
+    nothing_left = stopped == tuning == "exhausted" and not (wanted.tune and result.unchecked)
+    in_time = nothing_left or was.budget_s >= wanted.budget_s
     same = was.seed == wanted.seed and was.top == wanted.top and was.tune >= wanted.tune
     return in_time and same and (not measures or was.context == wanted.context)
 

@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_leaves
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
-from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.partition import unfused
+from mirage_cli.pipeline.partition import inlined
 from mirage_cli.pipeline.pieces import in_pieces
 from mirage_cli.pipeline.regions import PREFIX, Cut, Kept, Region, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
@@ -140,6 +140,7 @@ def optimize(
     not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
     computes. Raises MirageError, and what `torch.export` raises.
     """
+    asked_for(target, budget)
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     module = as_module(function)
@@ -231,7 +232,7 @@ def between(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
     kernels = [m for m in model.children() if isinstance(m, Replaced)]
     for name, module in [*model.named_children()]:
         if name.startswith(PREFIX) and not isinstance(module, Replaced):
-            unfused(model, name)
+            inlined(model, name)
     return [*in_pieces(model), *(k.original for k in kernels)]
 
 
@@ -280,14 +281,18 @@ def whole_text(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
 def as_exported(
     model: torch.nn.Module, exported: torch.fx.GraphModule, function: object, example: Sequence[Any]
 ) -> torch.nn.Module:
-    """The model, calls of which raise TraceError where a tensor has another type than in the example, or another size
-    that is not dynamic, or what is no tensor differs. So do changes of the mode that the function was in."""
+    """The model, calls of which raise TraceError where there are more or fewer arguments than in the example, a tensor
+    has another type, or another size that is not dynamic, or what is no tensor differs. So do changes of the mode that
+    the function was in."""
     expected = tree_leaves(example)
     fixed = [shape_of(n) for n in placeholders(exported.graph)]
     training = getattr(function, "training", False)
 
     def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
-        for i, (x, y) in enumerate(zip(tree_leaves(given), expected, strict=False)):
+        leaves = tree_leaves(given)
+        if len(leaves) != len(expected):
+            raise TraceError("arguments", f"{len(leaves)} are given, and the example has {len(expected)}")
+        for i, (x, y) in enumerate(zip(leaves, expected, strict=True)):
             if (one := kind_of(x)) != (other := kind_of(y)):
                 raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
             if len(fixed) == len(expected) and not fits(x, fixed[i]):
@@ -299,7 +304,7 @@ def as_exported(
             raise TraceError("train()" if mode else "eval()", "a model stays in the mode in which it was optimised")
         return model
 
-    model.register_forward_pre_hook(check)
+    model.register_forward_pre_hook(check, prepend=True)  # in front of `torch.export`'s own
     model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
     model.training = training  # not of its children, which may be the user's own
     return model

@@ -21,7 +21,7 @@ from torch.fx.node import has_side_effect
 
 from mirage_cli.codegen.ordinary import TORCH
 from mirage_cli.pipeline.inplace import GIVEN
-from mirage_cli.pipeline.partition import made_anew
+from mirage_cli.pipeline.partition import rematerialisable
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
 from mirage_cli.spec.aten.row import APART, Named, overloadless
@@ -114,7 +114,7 @@ def counted(node: Any) -> range | None:
 def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
     """Checks the numbers by which these nodes name rows: equal ones once. What is worked out of numbers that the graph
     is given is worked out once more. inside: what kernels compute."""
-    checks = Checks(graph, frozenset(inside), made_anew(graph))
+    checks = Checks(graph, frozenset(inside), rematerialisable(graph))
     rows = [(n, named) for n in inside for named in row_of(n).named(n)]
     small = {x for _, named in rows for x in checks.given([named.index, raw(named.index)])}  # less than an axis is long
     for n in inside:
@@ -128,12 +128,12 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Checks:
-    """The nodes outside of some others that check the numbers of these. anew: as of `made_anew`. known: by what they
-    compute."""
+    """The nodes outside of some others that check the numbers of these. remat: as of `rematerialisable`. known: by what
+    they compute."""
 
     graph: torch.fx.Graph
     inside: frozenset[Any]
-    anew: frozenset[Any]
+    remat: frozenset[Any]
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def of(self, named: Named, operator: str) -> None:
@@ -182,7 +182,7 @@ class Checks:
         if node not in self.inside:
             return node
         places = {x: self.outside(x) for x in node.all_input_nodes}
-        if node not in self.anew or None in places.values():
+        if node not in self.remat or None in places.values():
             return None
         args, options = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
         return self.made(node.target, *args, **options)

@@ -26,24 +26,24 @@ aten = torch.ops.aten
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
 UNCUT_BYTES = 1 << 60
-"""Where masks, whole numbers, several tensors at once, or what each user makes for itself would pass."""
+"""The cost of a cut where a mask, whole numbers, several tensors of one node, or a rematerialisable value are live."""
 LAUNCH_BYTES = 8 << 20
-"""What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
+"""The cost of one more kernel, in bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
 SEARCH_BYTES = 4 * LAUNCH_BYTES
-"""What a region costs for which no equal one is known, so that the first and the last of equal layers are cut as they
-are."""
+"""The cost of a region that is not one of several equal ones. It has the first and the last of equal layers cut as the
+layers between them."""
 
 Part = list[Any]
 """Nodes in the order of their graph."""
 Signature = tuple[Any, ...]
 
 
-# -- what each user makes for itself
+# -- rematerialisation: what each user may compute for itself
 
 
-def made_anew(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
-    """The nodes whose value each user may make for itself: it is what the model is given, moved, or a count with
-    positions and whole numbers."""
+def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
+    """The nodes whose value each user may compute for itself: elements of the model's inputs in another place, and
+    whole numbers and masks that follow from positions and whole numbers."""
     moved, counted = set[Any](), set[Any]()
     for n in graph.nodes:
         if not known_call(n, refused):
@@ -56,15 +56,16 @@ def made_anew(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[
     return frozenset(moved | counted)
 
 
-def without_unread(graph: torch.fx.Graph) -> None:
-    """Takes away what only computes a value that nothing reads."""
+def without_dead_code(graph: torch.fx.Graph) -> None:
+    """Erases operators whose result nothing reads."""
     for n in reversed(calls(graph)):
         if not n.users and known_call(n, ()):
             graph.erase_node(n)
 
 
-def by_sizes(graph: torch.fx.Graph) -> None:
-    """Makes tensors of one number that are made like another tensor of their sizes alone, where these are numbers.
+def fills_of_own_shape(graph: torch.fx.Graph) -> None:
+    """A tensor filled with one number no longer reads the tensor that it takes its shape from, where its sizes are
+    numbers.
 
     zeros_like(x)    -->    full([2, 7], 0.0, ...)
     """
@@ -95,11 +96,11 @@ def floating(node: Any) -> bool:
     return not whole and (not isinstance(value, torch.Tensor) or value.is_floating_point())
 
 
-def with_own(graph: torch.fx.Graph) -> None:
-    """Copies what may be made anew, until each copy has one user, right behind it."""
-    anew = made_anew(graph)
+def rematerialised(graph: torch.fx.Graph) -> None:
+    """Copies what is rematerialisable until each copy has one user, and puts it right in front of that."""
+    remat = rematerialisable(graph)
     for n in reversed(calls(graph)):
-        if n in anew:
+        if n in remat:
             for user in [*n.users][1:]:
                 with graph.inserting_before(user):
                     user.replace_input_with(n, graph.node_copy(n))
@@ -107,9 +108,9 @@ def with_own(graph: torch.fx.Graph) -> None:
                 user.prepend(n)
 
 
-def seen_views(graph: torch.fx.Graph) -> set[Any]:
-    """Views that the graph returns beside what they are views of, or of what it is given: who changes the one changes
-    the other. Each gets a copy that nothing else reads."""
+def aliased_results(graph: torch.fx.Graph) -> set[Any]:
+    """Results of the graph that share memory with another result or with an input: who changes the one changes the
+    other, so PyTorch makes them. Each becomes a copy of its view, for the result alone."""
     returned = [memory_of(x) for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
     given = {memory_of(n) for n in graph.nodes if n.op in GIVEN}
     seen = given | {m for m, count in Counter(returned).items() if count > 1}
@@ -129,7 +130,7 @@ def seen_views(graph: torch.fx.Graph) -> set[Any]:
 
 
 def memory_of(node: Any) -> object:
-    """What is the same for nodes whose tensors lie in the same memory."""
+    """Equal for nodes whose tensors lie in the same memory: the storage, or a node that is no tensor itself."""
     value = node.meta.get("val")
     return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
 
@@ -139,7 +140,7 @@ def in_memory_of_others(node: Any) -> bool:
 
 
 def is_view(node: Any) -> bool:
-    """Whether a node is another look at what it reads."""
+    """Whether a node makes a view of what it reads."""
     return in_memory_of_others(node) and not changed(node)
 
 
@@ -149,25 +150,26 @@ def is_view(node: Any) -> bool:
 def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     """The nodes of each region.
 
-    Each level is cut on its own, and then again with what turned out to be there several times for nothing.
+    Each level is cut twice: the second time, a part whose signature the first cut found several times costs no search.
     """
     if not in_order(graph):
         return []  # what is read before and behind the change may not be moved past it
-    anew = made_anew(graph, refused)
-    found = levels(graph, refused, anew)
-    first = [signature(part)[0] for nodes in found for part in pieces(nodes, anew)]
+    remat = rematerialisable(graph, refused)
+    found = levels(graph, refused, remat)
+    first = [signature(part)[0] for nodes in found for part in level_parts(nodes, remat)]
     often = {s for s, count in Counter(first).items() if count > 1}
-    parts = (part for nodes in found for part in pieces(nodes, anew, often))
-    return [part for part in parts if any(computes(n, anew) for n in part)]
+    parts = (part for nodes in found for part in level_parts(nodes, remat, often))
+    return [part for part in parts if any(computes(n, remat) for n in part)]
 
 
-def computes(node: Any, anew: Container[Any]) -> bool:
-    """Whether it is worth a region. Counts are, where they are results of the graph. anew: as of `made_anew`."""
+def computes(node: Any, remat: Container[Any]) -> bool:
+    """Whether a node is worth a region: it does more than move elements, and is not rematerialisable or is a result of
+    the graph in floating point. remat: as of `rematerialisable`."""
     result = floating(node) and any(u.op == "output" for u in node.users)
-    return not row_of(node).moves and (result or node not in anew)
+    return not row_of(node).moves and (result or node not in remat)
 
 
-def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any]) -> list[Part]:
+def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
     that change a tensor in place.
 
@@ -180,7 +182,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
     early: set[Any] = set()  # in front of all
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in anew for x in n.all_input_nodes):
+        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in remat for x in n.all_input_nodes):
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
@@ -190,7 +192,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
         level[n] = max(behind, default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
-        if n in known and n in anew:
+        if n in known and n in remat:
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue
@@ -206,28 +208,28 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
 # -- cuts
 
 
-def pieces(nodes: Sequence[Any], anew: Container[Any], often: Iterable[Signature] = ()) -> list[Part]:
+def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Signature] = ()) -> list[Part]:
     """The nodes of a level cut where the least has to be stored, into parts that are no larger than a search takes.
-    anew: as of `made_anew`; these stay with their user, and do not count.
+    remat: as of `rematerialisable`; these stay with their user, and do not count.
 
-    best[i] = min over j of best[j] + the bytes that pass at j + the kernels of nodes j to i, for the first i nodes.
-    Of equal cuts the last is taken: it leaves what is cheap with what it follows.
+    best[i] = min over j of best[j] + live_bytes[j] + (launches of nodes j to i) + (the search, where it is a new one):
+    the cost of the first i nodes. Of equal cuts the last is taken: a cheap operator stays with the node it reads.
     """
     rows = [row_of(n) for n in nodes]
-    work = [not row.moves and floating(n) and n not in anew for row, n in zip(rows, nodes, strict=True)]
-    passing = seams(nodes, anew)
+    work = [not row.moves and floating(n) and n not in remat for row, n in zip(rows, nodes, strict=True)]
+    live = live_bytes(nodes, remat)
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
         options: list[tuple[float, int]] = []
         products = count = 0
-        late = 0  # kernels behind the last product
+        after = 0  # kernels that run after the last product
         for j in range(i - 1, -1, -1):
-            late = late if products else max(late, rows[j].behind)
+            after = after if products else max(after, rows[j].behind)
             products, count = products + rows[j].products, count + work[j]
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
-            cost = (late * LAUNCH_BYTES if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)
+            cost = (after * LAUNCH_BYTES if products else 0) + (live[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES
             options.append((best[j][0] + cost + fresh, j))
         best.append(min(options, key=lambda x: (x[0], -x[1])))
@@ -249,21 +251,22 @@ def recognised(nodes: Sequence[Any], often: Iterable[Signature]) -> Callable[[in
     return known
 
 
-def seams(nodes: Sequence[Any], anew: Container[Any]) -> list[int]:
-    """Bytes that the nodes before each place hand to those from there on. anew: as of `made_anew`."""
+def live_bytes(nodes: Sequence[Any], remat: Container[Any]) -> list[int]:
+    """For each place of a cut the bytes that are live there: made in front of it, and read behind it. remat: as of
+    `rematerialisable`."""
     at = {n: i for i, n in enumerate(nodes)}
     steps = [0] * (len(nodes) + 1)
     for i, n in enumerate(nodes):
         last = max((at[u] for u in n.users if u in at), default=i)
-        passed = bytes_of(n) if is_handed_on(n) and n not in anew else UNCUT_BYTES
+        passed = bytes_of(n) if is_handed_on(n) and n not in remat else UNCUT_BYTES
         steps[i + 1] += passed
         steps[last + 1] -= passed
     return [*accumulate(steps)][: len(nodes)]
 
 
 def is_handed_on(node: Any) -> bool:
-    """Whether one region may hand it to another: one tensor of floating-point numbers. Masks and indices are cheap, and
-    what a kernel knows of how they were made is lost in memory."""
+    """Whether the graph may be cut behind a node: it makes one tensor of floating-point numbers. Masks and indices are
+    not stored between regions: they are cheap, and a kernel that knows how they are computed skips what they hide."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
@@ -312,12 +315,13 @@ def tensor_of(node: Any) -> tuple[Any, ...]:
 # -- modules
 
 
-def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> dict[Signature, str]:
-    """Puts a call of a module in the place of each part; equal parts have one module. The names of the modules.
+def outlined(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> dict[Signature, str]:
+    """Replaces each part by a call of a module that computes it; equal parts share a module. The modules' names.
 
-    The arguments are what a part reads, and the results what others read of it, both as in its signature.
+    The arguments are the nodes that the part reads, and the results those of its nodes that others read, both in the
+    order of its signature.
     """
-    arranged(model.graph, parts)
+    made_adjacent(model.graph, parts)
     names: dict[Signature, str] = {}
     for part in parts:
         found, read = signature(part)
@@ -343,19 +347,19 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
     return names
 
 
-def unfused(model: torch.fx.GraphModule, name: str) -> None:
-    """Puts in the place of each call of a module what it was made of."""
+def inlined(model: torch.fx.GraphModule, name: str) -> None:
+    """Replaces each call of a module by the module's nodes: undoes `outlined`."""
     inner: Any = model.get_submodule(name)
     for call in model.graph.find_nodes(op="call_module", target=name):
         places = dict(zip(placeholders(inner.graph), call.args, strict=True))
         with model.graph.inserting_before(call):
             made: Any = model.graph.graph_copy(inner.graph, places)
-        replaced_by(call, made)
+        replace_call(call, made)
     model.delete_submodule(name)
 
 
-def replaced_by(call: Any, made: Any) -> None:
-    """Gives who reads a module's call the nodes that were made for it: of its result, or of each of several."""
+def replace_call(call: Any, made: Any) -> None:
+    """Replaces a module's call by nodes: one for its result, or one for each of several."""
     if isinstance(made, torch.fx.Node):
         call.replace_all_uses_with(made)
     else:
@@ -378,8 +382,9 @@ def subgraph(part: Part, read: Sequence[Any], results: Sequence[Any]) -> torch.f
     return graph
 
 
-def arranged(graph: torch.fx.Graph, parts: Sequence[Part]) -> None:
-    """Puts the nodes of each part side by side, and otherwise leaves the order as far as it can be left."""
+def made_adjacent(graph: torch.fx.Graph, parts: Sequence[Part]) -> None:
+    """Sorts the graph topologically so that the nodes of each part are adjacent; of several orders the one that is
+    nearest to the graph's."""
     place = {n: i for i, n in enumerate(graph.nodes)}
     groups = {n: part for part in parts for n in part}
     first = {n: place[groups.get(n, [n])[0]] for n in place}

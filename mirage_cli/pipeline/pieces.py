@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from mirage_cli.pipeline.inplace import GUARDS
 from mirage_cli.pipeline.named import raise_unless
-from mirage_cli.pipeline.partition import Part, fused, is_view
+from mirage_cli.pipeline.partition import Part, is_view, outlined
 
 PREFIX = "piece_"
 NUMBERS = int | float | torch.SymInt | torch.SymFloat | torch.SymBool
@@ -27,7 +27,7 @@ NUMBERS = int | float | torch.SymInt | torch.SymFloat | torch.SymBool
 def in_pieces(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
     """Puts a call of a module in the place of each piece. The modules."""
     parts = [part for part in pieces(model.graph) if not all(map(is_view, part))]
-    return [model.get_submodule(name) for name in fused(model, parts, PREFIX).values()]
+    return [model.get_submodule(name) for name in outlined(model, parts, PREFIX).values()]
 
 
 def pieces(graph: torch.fx.Graph) -> Iterator[Part]:

@@ -21,7 +21,8 @@ from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
-from mirage_cli.tune.space import bottlenecks, first_schedules
+from mirage_cli.tune.price import bottlenecks
+from mirage_cli.tune.space import first_schedules
 
 WRONG = "wrong in the interpreter"
 SPILL_LIMIT_BYTES = 128
@@ -32,14 +33,15 @@ SPILL_LIMIT_BYTES = 128
 class Passed:
     """The plans that were looked at, as they come.
 
-    overflowing: those that overflow where eager PyTorch does, which count only where no other passes.
+    overflowing: those that overflow where eager PyTorch does, which count only where no other passes. unchecked: how
+    many plans there was no time for.
     """
 
     rows: list[Kernel] = field(default_factory=list[Kernel])
     overflowing: list[Kernel] = field(default_factory=list[Kernel])
     lost: list[Lost] = field(default_factory=list[Lost])
     failures: Counter[str] = field(default_factory=Counter[str])
-    out_of_time: bool = False
+    unchecked: int = 0
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -58,13 +60,14 @@ def predicted_result(
     def late() -> bool:
         """Whether there is no time for more than the one kernel that there has to be: for a plan that takes as long as
         the last one, or has taken longer."""
-        done = max(time.monotonic(), begun + last_s)
-        passed.out_of_time = checks and bool(passed.kernels) and done > end
-        return passed.out_of_time
+        return checks and bool(passed.kernels) and max(time.monotonic(), begun + last_s) > end
 
-    for p in found.plans:
+    for i, p in enumerate(found.plans):
         begun = time.monotonic()
-        if len(passed.rows) >= session.options.top or late():
+        if len(passed.rows) >= session.options.top:
+            break
+        if late():
+            passed.unchecked += len(found.plans) - i
             break
         had = passed.kernels[:1]
         row = row_of(session, program, p, found.as_written)
@@ -78,10 +81,9 @@ def predicted_result(
         replace(k, bottlenecks=bottlenecks(graphs[k.id], k.schedule, session.target))
         for k in passed.kernels[: session.options.top]
     )
-    stopped = "budget" if passed.out_of_time else empty.search.stopped
     written_us = next((round(p.predicted_us, 3) for p in found.plans if p.id == found.as_written), None)
-    empty = replace(empty, as_written_us=written_us)
-    result = replace(empty, search=replace(empty.search, stopped=stopped), dropped=dict(passed.failures))
+    dropped = dict(passed.failures)
+    result = replace(empty, as_written_us=written_us, dropped=dropped, unchecked=passed.unchecked)
     if not top:
         return replace(result, lost=tuple(passed.lost))
     best = top[0]
@@ -112,7 +114,7 @@ def look_at(
     passed: Passed,
     late: Callable[[], bool],
 ) -> None:
-    """Puts a plan where it belongs, and one for which there is no time nowhere."""
+    """Puts a plan where it belongs."""
     if not checks:
         try:
             kernels_source(p.graph, p.schedule)
@@ -123,6 +125,7 @@ def look_at(
         return
     outcome = check_offline(session, program, p, late)
     if outcome is None:
+        passed.unchecked += 1
         return
     if isinstance(outcome, str):
         passed.failures[outcome] += 1

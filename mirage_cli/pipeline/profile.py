@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 from mirage_cli.search.cost import LIMITS, library_us
 from mirage_cli.search.work import chunk_sizes, part_of
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.space import estimates
+from mirage_cli.tune.price import estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,6 @@ class LoopProfile:
     iterations: int
     visited: float = 1.0
     by_data: bool = False
-
-    @property
-    def cut_short(self) -> bool:
-        return self.visited < 1.0 or self.by_data
 
 
 @dataclass(frozen=True, slots=True)

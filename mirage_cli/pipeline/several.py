@@ -23,12 +23,11 @@ from mirage_cli.pipeline.parallel import Split, splits
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import written_anew
-from mirage_cli.search.work import models
 from mirage_cli.store.results import Unfinished
 from mirage_cli.store.store import Store
 from mirage_cli.tune.measure import Standard, spread
+from mirage_cli.tune.price import total_us
 from mirage_cli.tune.ranks import File, Joined, Task, run
-from mirage_cli.tune.space import total_us
 from mirage_cli.verify.numeric import longest_sum
 
 
@@ -89,7 +88,7 @@ def files(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator
             raise NoKernelError(program.name, result.problem if isinstance(result, Unfinished) else "none was found")
         written = written_anew(session.store, program, key, best)
         names = tuple(t.name for t in program.inputs), tuple(t.name for t in program.outputs)
-        us = total_us(written.graph, written.schedule, session.target, models(written.graph))
+        us = total_us(written.graph, written.schedule, session.target)
         yield File(written.source, program.name, *names), us
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mirage_cli.pipeline.inplace import calls, changed
-from mirage_cli.pipeline.partition import bytes_of, computes, made_anew
+from mirage_cli.pipeline.partition import bytes_of, computes, rematerialisable
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import row_of
 
@@ -32,9 +32,9 @@ class Share:
 def shares(graph: torch.fx.Graph, taken: Collection[Any]) -> tuple[Share, ...]:
     """A row for each operator that computes, the one that moves most first. taken: the nodes that are in regions."""
     nodes: dict[str, list[Any]] = {}
-    anew = made_anew(graph)
+    remat = rematerialisable(graph)
     for n in calls(graph):
-        if computes(n, anew) and APART not in n.meta:
+        if computes(n, remat) and APART not in n.meta:
             nodes.setdefault(overloadless(n.target), []).append(n)
 
     def both(some: Iterable[Any], of: Callable[[Any], int]) -> Pair:

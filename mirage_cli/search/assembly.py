@@ -8,19 +8,19 @@ from itertools import count
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
 from mirage_cli.search.expand import axes_of, stored_axes
 from mirage_cli.search.roles import Costed
-from mirage_cli.search.stored import Stored
+from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.search.work import chunk_sizes, models
 
 REPEATED = 64
-"""Elements of a block along an axis that an output only repeats itself along."""
+"""The most elements of a block along an axis that only an output has, along which it repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,11 @@ class Candidate:
         return mugraph_id(self.graph)
 
 
-def in_a_row(first: Candidate, last: Candidate, whole: MuGraph, between: Iterable[Tensor], gap_us: float) -> Candidate:
-    """One plan behind another. whole: a μGraph with the inputs and outputs of both. between: the tensors that the first
-    leaves for the last."""
+def concatenated(
+    first: Candidate, last: Candidate, whole: MuGraph, between: Iterable[Tensor], gap_us: float
+) -> Candidate:
+    """The kernels of the first candidate, then those of the last. whole: a μGraph with the inputs and outputs of both.
+    between: the tensors that the first writes and the last reads."""
     names = {k.name: f"k{len(first.graph.kernels) + i}" for i, k in enumerate(last.graph.kernels)}
     graph = replace(
         whole,
@@ -53,7 +55,8 @@ def in_a_row(first: Candidate, last: Candidate, whole: MuGraph, between: Iterabl
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The buffers of a kernel graph. names: by what plans call them; taken: all names."""
+    """The buffers of a μGraph. names: by the names that plans use: `@form` for the result of a class, which all plans
+    share, and a key of `scratch_key` for a plan's own scratch. taken: all names."""
 
     taken: set[str]
     names: dict[str, str]
@@ -65,22 +68,22 @@ class Buffers:
         self.names[key] = name
         self.tensors.append(Tensor(name, dims, dtype))
 
-    def real(self, buffer: str, n: int) -> str:
-        """The name of what plan n calls so: its own scratch, or what all plans call so."""
+    def name_of(self, buffer: str, n: int) -> str:
+        """The μGraph's name of a buffer that plan n names: an input keeps its name."""
         return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
 
 
 def scratch_key(buffer: str, n: int) -> str:
-    """What plan n calls so is its own, though others may call theirs the same."""
+    """Two plans may name their scratch alike: plan n's is another buffer."""
     return f"{buffer}#{n}"
 
 
 class Assembly:
     """Puts μGraphs of a decomposition's program together."""
 
-    def __init__(self, stored: Stored) -> None:
-        self.stored, self.d, self.sizes = stored, stored.d, stored.sizes
-        self.gap_us = stored.target.costs.gap_us
+    def __init__(self, storage: Storage) -> None:
+        self.storage, self.d, self.sizes = storage, storage.d, storage.sizes
+        self.gap_us = storage.target.costs.gap_us
 
     def in_order(self, kernels: greedy.Kernels) -> Candidate:
         """The μGraph of a greedy plan."""
@@ -94,31 +97,29 @@ class Assembly:
         return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
+        """The μGraph of these plans in order. None where a plan reads what only a later one writes, an output repeats
+        itself along an axis that its kernel walks, or plans that split one axis fit no common number of chunks."""
         d, program = self.d, self.d.program
         buffers = self.buffers(steps)
         kernels: list[Kernel] = []
+        names: list[list[str]] = []  # of each plan's kernels
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
-        split: dict[str, dict[int, list[str]]] = {}
         for n, step in enumerate(steps):
             first = len(kernels)
             for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
-                kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
-                if any(
-                    x.buffer.startswith("@") and y.buffer not in written
-                    for x, y in zip(planned.loads, kernel.loads, strict=True)
-                ):
+                kernel = self.with_buffers(planned, f"k{len(kernels)}", buffers, n)
+                pairs = zip(planned.loads, kernel.loads, strict=True)
+                if any(x.buffer.startswith("@") and y.buffer not in written for x, y in pairs):
                     return None
                 written |= {s.buffer for s in kernel.stores}
                 if schedule is not None:
                     kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
-                if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
+                walked = kernel.with_role("loop", "split")
+                if any(a in walked for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None
                 kernels.append(kernel)
-            names = [k.name for k in kernels[first:]]
-            for axis in {k.split for k in kernels[first:] if k.split is not None}:
-                split.setdefault(axis, {})[n] = names
+            names.append([k.name for k in kernels[first:]])
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
             program.name,
@@ -132,9 +133,12 @@ class Assembly:
             program.dynamic,
         ).with_aligned_rows()
         prices = {n: step.us for n, step in enumerate(steps)}
-        for axis, plans in split.items():
-            if len({schedules[k.name].split for k in kernels if k.split == axis}) > 1:
-                shared = self.share_chunks(graph, schedules, axis, plans)
+        for axis in dict.fromkeys(k.split for k in kernels if k.split is not None):
+            mine = {k.name for k in kernels if k.split == axis}
+            if len({schedules[name].split for name in mine}) > 1:
+                shared = self.share_chunks(
+                    graph, schedules, axis, {n: own for n, own in enumerate(names) if mine & {*own}}
+                )
                 if shared is None:
                     return None
                 prices |= shared
@@ -144,11 +148,10 @@ class Assembly:
     def share_chunks(
         self, graph: MuGraph, schedules: dict[str, KernelSchedule], axis: str, plans: Mapping[int, Sequence[str]]
     ) -> dict[int, float] | None:
-        """The partial results of plans that split one axis share the axis of chunks: schedules them with the number
-        that is best for all, and gives their prices with it; None where no number fits all. plans: by number, their
-        kernels.
-        """
-        target, by_name, chunks = self.stored.target, models(graph), chunk_sizes(graph, Schedule(schedules))
+        """Plans that split one axis share the axis of their partial results' chunks: has all of them scheduled with
+        the number of chunks that is fastest in sum. The plans' prices with it; None where no number fits all. plans:
+        the names of their kernels, by the plan's place."""
+        target, by_name, chunks = self.storage.target, models(graph), chunk_sizes(graph, Schedule(schedules))
         found: list[dict[str, tuple[float, KernelSchedule]]] = []
         for number in sorted({schedules[k.name].split for k in graph.kernels if k.split == axis}):
             sizes = chunks | {split_axis(axis): number}
@@ -167,8 +170,8 @@ class Assembly:
         return {n: sum(chosen[x][0] for x in names) + self.gap_us * (len(names) - 1) for n, names in plans.items()}
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
-        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
-        parts of outputs are that later kernels read."""
+        """The buffers of these plans. A class that is an output is read from that output by later kernels, if it holds
+        the class exactly; any other class that is read has a buffer, and so has the scratch of each plan."""
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
@@ -178,43 +181,46 @@ class Assembly:
         for n, step in enumerate(steps):
             for f in step.plan.targets:
                 if "@" + f.key not in found.names and (f in read or f not in d.outputs):
-                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.stored.dtype_of(f))
+                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.storage.dtype_of(f))
             for t in step.plan.scratch:
                 found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
         return found
 
     def holds(self, t: Tensor, f: Form) -> bool:
         """Whether an output has a class as the program's own equations read it."""
-        if f in self.stored.precise:
+        if self.storage.types[f] == "int":
+            return tensor_type(t) == "int" and DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+        if f in self.storage.precise:
             return DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
         rounded = self.d.rounded.get(f)
         return t.dtype in (rounded, "float32") if rounded else t.dtype not in FLOAT8
 
-    def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
-        """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
+    def with_buffers(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
+        """A kernel of plan n with the μGraph's names of buffers. A class that is an output is stored in all outputs
+        that are this class, and in its buffer."""
         outputs = {t.name for t in self.d.program.results}
-        loads = tuple(replace(x, buffer=buffers.real(x.buffer, n)) for x in kernel.loads)
+        loads = tuple(replace(x, buffer=buffers.name_of(x.buffer, n)) for x in kernel.loads)
         stores: list[Store] = []
         for s in kernel.stores:
             stores += self.output_stores(s)
-            real = buffers.real(s.buffer, n)
-            if real not in outputs | {s.buffer}:
-                stores.append(replace(s, buffer=real))
+            buffer = buffers.name_of(s.buffer, n)
+            if buffer not in outputs | {s.buffer}:
+                stores.append(replace(s, buffer=buffer))
         return replace(kernel, name=name, loads=loads, stores=tuple(stores))
 
     def output_stores(self, s: Store) -> list[Store]:
-        """The stores of a class that is an output, once for each output that is this class, where that lies."""
+        """The stores of a class into the outputs that are this class, each at the output's part."""
         outputs = zip(self.d.program.places(), self.d.outputs, strict=True)
         return [Store(t.name, s.value, access) for (_, t, access), f in outputs if "@" + f.key == s.buffer]
 
     @staticmethod
     def repeated(kernel: Kernel, s: Store) -> set[str]:
-        """The axes of a store along which the value repeats itself."""
+        """The axes of a store that the value lacks: along them it is repeated."""
         chunk = split_axis(kernel.split) if kernel.split else ""
         return set(s.dims) - set(kernel.value_dims[s.value]) - {chunk}
 
     def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
-        """With a place on the grid for axes that only a store has: along them the output repeats itself."""
+        """The kernel with grid axes for those that only a store has: along them the output repeats itself."""
         have = {*(a for a, _ in kernel.roles), *(split_axis(a) for a, r in kernel.roles if r == "split")}
         for a in dict.fromkeys(a for s in kernel.stores for a in s.dims if a not in have):
             tile = min(REPEATED, next_power_of_two(self.sizes[a]))

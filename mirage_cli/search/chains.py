@@ -10,7 +10,7 @@ from typing import Protocol
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.search.expand import Expansion
 from mirage_cli.search.roles import Costed
-from mirage_cli.search.stored import Stored
+from mirage_cli.search.storage import Storage
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +50,9 @@ class Chains:
     kernels: of a graph, at most. prune: whether a bound is of any use.
     """
 
-    def __init__(self, stored: Stored, priced: Priced, kernels: int, prune: bool) -> None:
-        self.stored, self.priced, self.kernels, self.prune = stored, priced, kernels, prune
-        self.d, self.target = stored.d, stored.target
+    def __init__(self, storage: Storage, priced: Priced, kernels: int, prune: bool) -> None:
+        self.storage, self.priced, self.kernels, self.prune = storage, priced, kernels, prune
+        self.d, self.target = storage.d, storage.target
         self.gap_us = self.target.costs.gap_us
         self.makeable: dict[tuple[Form, int], bool] = {}
         self.shortest: dict[Form, int] = {}
@@ -107,7 +107,7 @@ class Chains:
         adds up."""
         if required in self.apart:
             return self.apart[required]
-        traffic = self.target.launch_us + self.stored.traffic_us(tuple(required))
+        traffic = self.target.launch_us + self.storage.traffic_us(tuple(required))
         if traffic > enough:
             return traffic
         apart: list[Form] = []

@@ -62,7 +62,7 @@ CUTS: Mapping[str, str] = {
     "a split needs a second pass": "Chunks of an axis cannot be merged at the end: something needs the whole axis.",
     "uses a partial result": "A chunk of a split axis would use a sum over the whole of it.",
     "stores a partial result as a whole": "A chunk of a split axis would store its part as the whole.",
-    "reduces a grid dimension": "A sum would run over an axis that is cut over program instances, which do not meet.",
+    "reduces a grid axis": "A sum would run over an axis that is cut over program instances, which do not meet.",
     "leaves a loop without a reduction": "A tile of a loop would be used behind the loop, where it is gone.",
     "needed before it is known": "A loop would use what a later loop makes.",
     "an operator of the program fits no kernel": "No roles of the axes suit an operator of the program.",

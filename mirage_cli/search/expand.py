@@ -24,7 +24,7 @@ from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns,
 from mirage_cli.search.cuts import Bounds
 
 ASKED = 256
-"""Decisions on the way to expansions between two questions whether the time is up."""
+"""Decisions of a walk between two questions whether the time is up."""
 
 
 @hashed_once
@@ -53,10 +53,12 @@ class Expansion:
         taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
 
-    def multiplies_anew(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
-        """Whether it contracts to a class that others in it make without, such as Σ x·(c·z) where c and y = Σ x·z are
-        there: as much work again, and where the terms all but cancel, other rounding errors in the two. nodes: of all
-        classes."""
+    def recomputes_product(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
+        """Whether a contraction makes a class that follows from other classes of the expansion without one.
+
+        Σ x·(c·z) is c·y where c and y = Σ x·z are there. It would be as much work again and, where terms nearly cancel,
+        the two would differ by rounding. nodes: of all classes.
+        """
         behind = {leaf: {leaf} for leaf in self.leaves}
         for f, node in self.chosen:
             behind[f] = {f}.union(*(behind[c] for c in node.children))
@@ -125,24 +127,12 @@ class Space:
         self.bounds = bounds
         self.cuts: Counter[str] = Counter()
         self.types = {f: type_of(f, decomposition.program) for f in decomposition.nodes}
-        self.operands = {
-            a
-            for nodes in decomposition.nodes.values()
-            for n in nodes
-            for s in n.steps
-            if s.op == "dot"
-            for a in s.args
-            if isinstance(a, Form)
-        }
-        self.moved = {f for nodes in decomposition.nodes.values() for n in nodes for f in n.moved}
-        products = [
-            n
-            for nodes in decomposition.nodes.values()
-            for n in nodes
-            if n.origin == "program" and any(s.op == "dot" for s in n.steps)
-        ]
-        self.most = max((node_degree(decomposition, n) + 1 for n in products), default=None)
-        """The degree in the inputs beyond which operands may leave float16's range where the program's own do not."""
+        nodes = [n for some in decomposition.nodes.values() for n in some]
+        self.operands = {a for n in nodes for s in n.steps if s.op == "dot" for a in s.args if isinstance(a, Form)}
+        self.moved = {f for n in nodes for f in n.moved}
+        products = [n for n in nodes if n.origin == "program" and any(s.op == "dot" for s in n.steps)]
+        self.max_degree = max((node_degree(decomposition, n) + 1 for n in products), default=None)
+        """Of an operand in the inputs. One of a higher degree may leave float16's range where the program's do not."""
         self.coefficients: dict[tuple[Mono, ...], Fraction] = {}
         """The largest coefficient of the program's own operands: c·x may be within float16's range where x is not."""
         if decomposition.program.dtype != "float32":
@@ -160,7 +150,7 @@ class Space:
         for f in decomposition.nodes:
             self._rank(f, set())
         leaves = [f for f in decomposition.nodes if self._may_be_leaf(f)]
-        self.leaves = self._without_multiples([f for f in leaves if not self._is_another(f)])
+        self.leaves = self._without_multiples([f for f in leaves if not self._is_renaming(f)])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:
@@ -172,17 +162,14 @@ class Space:
             path.discard(f)
         return self.rank[f]
 
-    def is_leaf(self, f: Form) -> bool:
-        """Whether a kernel may read this class from memory."""
-        return f in self.leaves
-
     def _may_be_leaf(self, f: Form) -> bool:
         """Whether this class is an input, the direct result of a reduction, an output, an operand of a contraction
         that itself depends on a reduction or that the program names, or one that depends on a reduction and is read
         elsewhere than where it is computed.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
-        function of inputs by the inputs. A number without axes is one only where it is reduced.
+        function of inputs by the inputs. A number without axes is one only where it is reduced, an integer only where
+        it depends on a reduction: of what is not reduced, it is a position or part of an input. Masks are none.
         """
         if self.d.is_input(f):
             return True
@@ -190,10 +177,11 @@ class Space:
         reduces = self.holds_reduction(f)
         operand = f in self.operands and (f in self.d.own or reduces)
         read = operand or f in self.d.outputs or (f in self.moved and reduces)
-        return self.types[f] == "float" and (reduced or (bool(f.dims) and read))
+        kept = self.types[f] == "float" or (self.types[f] == "int" and reduces)
+        return kept and (reduced or (bool(f.dims) and read))
 
-    def _is_another(self, f: Form) -> bool:
-        """Whether this class is the whole of another under other axes, which is read in its place."""
+    def _is_renaming(self, f: Form) -> bool:
+        """Whether this class is all of another class under other names of axes: the other is read in its place."""
         return f not in self.d.outputs and any(
             self._may_be_leaf(g)
             and is_whole(read_by((*g.dims,), substitution(n.steps[0].axes)), (*g.dims,), self.d.sizes)
@@ -260,7 +248,7 @@ class Space:
         """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row
         over its norm is 0."""
         if id(node) not in self.exceeding:
-            self.exceeding[id(node)] = self.most is not None and node_degree(self.d, node) > self.most
+            self.exceeding[id(node)] = self.max_degree is not None and node_degree(self.d, node) > self.max_degree
         return self.exceeding[id(node)]
 
 
@@ -323,7 +311,8 @@ class _Walk:
         self.equations += len(node.steps)
         self.reductions += node.reduces
         stored = (form,) if form in self.space.inputs else ()
-        found = self.read((*node.moved, *stored), rest + node.children, quota)
+        forms, todo = (*node.moved, *stored), rest + node.children
+        found = self.read(forms, todo, quota) if forms else self.expansions(todo, quota)
         self.reductions -= node.reduces
         self.equations -= len(node.steps)
         del self.chosen[form]
@@ -341,7 +330,7 @@ class _Walk:
                 self.space.cuts["equations of one kernel"] += 1
             elif node.reduces > reductions:
                 self.space.cuts["reductions of one kernel"] += 1
-            elif not all(map(self.readable, self.unread(node.moved))):
+            elif node.moved and not all(map(self.readable, self.unread(node.moved))):
                 self.space.cuts["rename inside a kernel"] += 1
             else:
                 options.append(node)
@@ -456,8 +445,10 @@ class _Writer:
 
     def load(self, name: str, f: Form, access: Access) -> None:
         own = f.atom.args[0] if self.d.is_input(f) and f.atom is not None else None
-        rounded = self.d.rounded.get(f, "float32") if f not in self.d.outputs else "float32"
-        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), rounded)
+        kinds = {"float": "float32", "int": "int32", "bool": "bool"}
+        kept = {} if f in self.d.outputs else self.d.rounded
+        dtype = kept.get(f, kinds[type_of(f, self.d.program)])
+        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), dtype)
         self.known[name] = Tensor(name, dims_of(access), dtype)
         self.loads.append((name, f, access))
 

@@ -21,14 +21,15 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.assembly import Assembly, Candidate
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
-from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
-from mirage_cli.search.stored import Stored
+from mirage_cli.search.roles import Costed, Plan, Roles, plans
+from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target.gpus import Target
 
@@ -171,11 +172,11 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.inputs = {t.name: t for t in d.program.inputs}
-        self.stored = Stored(d, self.space.types, self.sizes, target)
-        self.least = LeastWork(self.stored, self.space, prune)
-        self.chains = Chains(self.stored, self, bounds.kernels, prune)
-        self.assembly = Assembly(self.stored)
+        self.inputs = unnamed(d.program.inputs)
+        self.storage = Storage(d, self.space.types, self.sizes, target)
+        self.least = LeastWork(self.storage, self.space, prune)
+        self.chains = Chains(self.storage, self, bounds.kernels, prune)
+        self.assembly = Assembly(self.storage)
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
@@ -196,7 +197,7 @@ class _Search:
     def price(self, plan: Plan) -> Costed | None:
         """The plan at its best coarse tiles, or None where no tiles fit."""
         if plan.kernels[0].kind == "library":
-            dtypes = {self.stored.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
+            dtypes = {self.storage.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
             if dtypes != {self.d.program.dtype} or plan.targets[0] in self.no_library:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
@@ -206,14 +207,14 @@ class _Search:
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
         total = 0.0
-        element_bytes = self.stored.element_bytes(plan)
-        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
-            products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
-            alike = nameless(kernel, element_bytes, self.inputs), products, frozenset(sizes.items())
-            if alike not in self.priced:
+        element_bytes = self.storage.element_bytes(plan)
+        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
+            alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
+            try:
+                best = self.priced[alike]
+            except KeyError:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
-                self.priced[alike] = best_schedule(m, sizes, self.target)
-            best = self.priced[alike]
+                best = self.priced[alike] = best_schedule(m, sizes, self.target)
             if best is None:
                 return None
             total += best[0] + (self.gap_us if i else 0.0)
@@ -237,7 +238,7 @@ class _Search:
             looked_at: Counter[tuple[int, bool]] = Counter()
             in_order = sorted(by_leaves.items(), key=lambda x: self.least_traffic(targets, x[1]))
             for (leaves, (_, _, faithful)), same in in_order:
-                if self.prune and self.stored.traffic_us((*targets, *leaves)) > self.time_for(targets):
+                if self.prune and self.storage.traffic_us((*targets, *leaves)) > self.time_for(targets):
                     self.space.cuts["more memory traffic than there is time for"] += len(same)
                     continue
                 needs = tuple(f for f in leaves if not self.d.is_input(f))
@@ -258,7 +259,7 @@ class _Search:
 
     def least_traffic(self, targets: tuple[Form, ...], same: list[tuple[float, Expansion]]) -> tuple[float, float]:
         """Microseconds of the traffic that these expansions with the same leaves have, and of the least work."""
-        return self.stored.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
+        return self.storage.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
 
     def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
         """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""

@@ -16,7 +16,7 @@ from mirage_cli.ir.access import dims_of, plain
 from mirage_cli.ir.inplace import reread, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
-from mirage_cli.search.assembly import Candidate, in_a_row
+from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.generator import SearchResult
 
 
@@ -80,4 +80,4 @@ def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us
 
     first: tuple[Kernel, ...] = tuple(replace(k, stores=tuple(map(elsewhere, k.stores))) for k in c.graph.kernels)
     graph: MuGraph = replace(c.graph, kernels=first)
-    return in_a_row(replace(c, graph=graph), copies, graph, lies.values(), gap_us)
+    return concatenated(replace(c, graph=graph), copies, graph, lies.values(), gap_us)

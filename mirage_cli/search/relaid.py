@@ -18,7 +18,7 @@ from itertools import count
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor
-from mirage_cli.search.assembly import Candidate, in_a_row
+from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
 from mirage_cli.search.generator import SearchResult
@@ -115,4 +115,4 @@ def _behind(copies: Candidate, c: Candidate, program: Program, names: Mapping[st
         return replace(k, loads=tuple(replace(x, buffer=names.get(x.buffer, x.buffer)) for x in k.loads))
 
     graph: MuGraph = replace(c.graph, inputs=program.inputs, kernels=tuple(map(reading, c.graph.kernels)))
-    return in_a_row(copies, replace(c, graph=graph), graph, copies.graph.outputs, gap_us)
+    return concatenated(copies, replace(c, graph=graph), graph, copies.graph.outputs, gap_us)

@@ -94,6 +94,8 @@ def load_spec(path: Path | str) -> Spec:
         data = read_bytes(path, MAX_BYTES)
     except FileTooLargeError as error:
         raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
+    except FileNotFoundError as error:
+        raise SpecFileError(f"{path}: {error.strerror}\n    `mirage init NAME` writes a spec to start from") from None
     except (OSError, ValueError) as error:
         raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -257,7 +259,7 @@ class _Reader(Document):
         found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
-                self.at(node, f"no dimension is called {d}, to be given the size {n}", d, dims)
+                self.at(node, f"no axis is called {d}, to be given the size {n}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
             elif d in self.products and n != found[d]:
@@ -316,9 +318,9 @@ class _Reader(Document):
             name = str(key.value)
             found[name] = self.any_size(key, value) or 0
             if not is_identifier(name):
-                self.at(key, f"{name!r} cannot name a dimension")
+                self.at(key, f"{name!r} cannot name an axis")
             elif name.endswith("_split"):
-                self.at(key, f"{name} cannot name a dimension: names ending in _split are kept for chunks of a split")
+                self.at(key, f"{name} cannot name an axis: names ending in _split are kept for chunks of a split")
         self.check_products(node, found)
         return self.multiplied(found)
 
@@ -346,7 +348,7 @@ class _Reader(Document):
                 if x not in sizes and not _number(x):
                     named = x and not x.isdecimal()
                     form = "a product is of axes and positive numbers, such as 3*h*d"
-                    self.at(value, f"no dimension is called {x}" if named else form, x, sizes)
+                    self.at(value, f"no axis is called {x}" if named else form, x, sizes)
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"
                     self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
@@ -410,7 +412,7 @@ class _Reader(Document):
             changes: dict[str, int] = {}
             for key, value in self.entries(item):
                 if key.value not in dims:
-                    self.at(key, f"no dimension is called {key.value}", key.value, dims)
+                    self.at(key, f"no axis is called {key.value}", key.value, dims)
                 elif key.value in self.products:
                     self.at(
                         key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these"
@@ -432,7 +434,7 @@ class _Reader(Document):
                 self.at(key, f"{name!r} cannot name a tensor")
                 continue
             if name in sizes:
-                self.at(key, f"{name} is the name of a dimension")
+                self.at(key, f"{name} is the name of an axis")
                 continue
             if tensor := self.tensor(name, value, sizes, dtype, what):
                 found[name] = tensor
@@ -500,7 +502,7 @@ class _Reader(Document):
             if x in self.dynamic:
                 self.at(node, f"{x} is dynamic: a stride is one number, which leaves room for the largest size")
             elif x not in sizes and is_identifier(x):
-                self.at(node, f"no dimension is called {x}", x, sizes)
+                self.at(node, f"no axis is called {x}", x, sizes)
             elif x not in sizes and not x.isdecimal():
                 self.at(node, f"a stride is a number, or a product such as 3*n, not {text!r}")
         if len(self.errors) > before:
@@ -522,7 +524,7 @@ class _Reader(Document):
                 return value
             self.at(node, f"{value} has size {sizes[value]}, and {kind} ends at {MAX_BELOW[kind] - 1}")
         elif not value.isdecimal():
-            self.at(node, f"no dimension is called {value}", value, sizes)
+            self.at(node, f"no axis is called {value}", value, sizes)
         elif not 1 <= int(value) <= MAX_BELOW[kind]:
             self.at(node, f"below is from 1 to {MAX_BELOW[kind]} for {kind}, not {value}")
         else:
@@ -588,7 +590,7 @@ class _Reader(Document):
                 self.at(item, f"an axis is a name; add one of size {item.value} to `dims`, and write it here")
                 ok = False
             elif item.value not in sizes:
-                self.at(item, f"no dimension is called {item.value}", item.value, sizes)
+                self.at(item, f"no axis is called {item.value}", item.value, sizes)
                 ok = False
             elif item.value in found:
                 self.at(item, f"the axis {item.value} is repeated")

@@ -86,8 +86,7 @@ class ProgramReader:
             self.complete = False
             if target := TARGET.match(rows[row - 1]):
                 self.scope.taken.add(target[1])
-                self.scope.names.setdefault(target[1], None)
-                self.assigned.setdefault(target[1], None)
+                self.define(target[1], None)
             rows[row - 1] = ""
         return ast.Module([], [])
 
@@ -98,40 +97,43 @@ class ProgramReader:
             return
         if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
             self.scope.fail(s, "a program is a list of assignments such as `Y = X * 2`")
-            for target in _assigned(s) - self.scope.inputs:
-                self.assigned.setdefault(target, None)
-                self.scope.names.setdefault(target, None)
+            for target in _assigned(s):
+                self.define(target, None)
             return
         self.assign(s, s.targets[0].id)
+
+    def define(self, name: str, value: Arg | None) -> None:
+        """Gives a name its value, or poisons it where that is None. An input, and a name that has a value or is
+        poisoned, stay as they are."""
+        if name not in self.scope.inputs:
+            self.assigned.setdefault(name, value)
+            self.scope.names.setdefault(name, value)
 
     def assign(self, s: ast.Assign, name: str) -> None:
         """`name = value`, of the whole of a value."""
         value: Arg | None = None
-        try:
-            if name in self.scope.inputs:
-                self.scope.written.add(name)
-                changed = f"; the form is {name}[index, ...] = ..." if name in self.outputs else ""
-                raise self.scope.fail(s, f"{name} is an input and cannot be assigned{changed}")
-            if any(x.tensor.name == name for x in self.stores):
-                raise self.scope.fail(s, f"{name} is written in parts already")
-            if name in self.assigned:
-                raise self.scope.fail(s, f"{name} is assigned twice")
-            if name in self.scope.sizes or name in CONSTANTS:
-                raise self.scope.fail(s, f"{name} is the name of {CONSTANTS.get(name, 'a dimension')}")
-            if name in RESERVED:
-                raise self.scope.fail(s, f"{name} is the name of a function")
+        with suppress(Poisoned):
+            self.check_name(s, name)
             value = self.expressions.value(s.value, name, 0)
-            if (
-                isinstance(value, str)
-                and value != name
-                and (name in self.outputs or self.scope.type_of(value) != "bool")
-            ):
+            known_mask = isinstance(value, str) and name not in self.outputs and self.scope.type_of(value) == "bool"
+            if isinstance(value, str) and value != name and not known_mask:
                 value = self.scope.copy(value, name)
-        except Poisoned:
-            value = None
-        if name not in self.scope.inputs:
-            self.assigned.setdefault(name, value)
-            self.scope.names.setdefault(name, value)
+        self.define(name, value)
+
+    def check_name(self, s: ast.Assign, name: str) -> None:
+        """Whether a name may be given a value here. Raises Poisoned."""
+        if name in self.scope.inputs:
+            self.scope.written.add(name)
+            changed = f"; the form is {name}[index, ...] = ..." if name in self.outputs else ""
+            raise self.scope.fail(s, f"{name} is an input and cannot be assigned{changed}")
+        if any(x.tensor.name == name for x in self.stores):
+            raise self.scope.fail(s, f"{name} is written in parts already")
+        if name in self.assigned:
+            raise self.scope.fail(s, f"{name} is assigned twice")
+        if name in self.scope.sizes or name in CONSTANTS:
+            raise self.scope.fail(s, f"{name} is the name of {CONSTANTS.get(name, 'an axis')}")
+        if name in RESERVED:
+            raise self.scope.fail(s, f"{name} is the name of a function")
 
     def store(self, s: ast.Assign, target: ast.Subscript) -> None:
         """`tensor[index, ...] = value`. What writes all of an output in its own order is an assignment of its name."""

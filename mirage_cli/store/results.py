@@ -422,7 +422,8 @@ class Result:
     best: None where nothing passed. top: the best and those behind it. nearby: for dynamic sizes near these. variants:
     right too, and with kernels that overlap in another way, for models. in_model: whether the best was chosen, of these
     and of the fastest by itself, for the time that a model takes with it. lost: what was refused though it was faster.
-    dropped: of plans that were checked without a GPU, how many failed and why. complete: false where a run has ended
+    dropped: of plans that were checked without a GPU, how many failed and why. unchecked: how many plans there was no
+    time to check so. complete: false where a run has ended
     before it had compared all that it wanted to. rejections: what the verifier refused; a right generator gives none.
     as_written: the plan that is the program as it was written. as_written_us: its time, by measurement or prediction as
     the best's. cached: it was read from the database.
@@ -440,6 +441,7 @@ class Result:
     lost: tuple[Lost, ...] = ()
     tuning: Tuning | None = None
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
+    unchecked: int = 0
     complete: bool = True
     rejections: tuple[str, ...] = ()
     as_written_us: float | None = None
@@ -476,6 +478,7 @@ class Result:
             "lost": [asdict(x) for x in self.lost],
             "tuning": self.tuning and self.tuning.to_json(),
             "dropped": dict(self.dropped),
+            "unchecked": self.unchecked,
             "complete": self.complete,
             "asked": self.asked and asdict(self.asked),
             "as_written": self.as_written,
@@ -501,6 +504,7 @@ class Result:
             lost=o.since("lost", each(Lost.from_json), ()),
             tuning=o.maybe("tuning", Tuning.from_json),
             dropped=o.since("dropped", by_name(whole), {}),
+            unchecked=o.since("unchecked", whole, 0),
             complete=o.since("complete", flag, True),
             rejections=o.since("rejections", each(text), ()),
             as_written_us=o.maybe("as_written_us", number),

@@ -28,7 +28,6 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TypeVar
 
 from mirage_cli.errors import AmbiguousIdError, DamagedResultError, StoreError, UnknownIdError
@@ -114,9 +113,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -148,10 +145,6 @@ class Store:
         row = {**asdict(search), "results": dump(search.results), "stats": dump(search.stats), "at": _now()}
         with self.transaction() as db:
             db.table("searches").upsert({"key": _put_key(db, key), **row}, pk=("key", "seed"))
-
-    def get_search(self, key: Key, seed: int) -> StoredSearch | None:
-        sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
-        return next(iter(self.readable(self.rows(sql, key.id, seed), _search, f"a search of {key.id}", key.id)), None)
 
     # -- μGraphs
 
@@ -531,10 +524,6 @@ def _beside(row: Row) -> tuple[float, float]:
     for x in times:
         _check(x, NUMBER, "a time")
     return times
-
-
-def _search(row: Row) -> StoredSearch:
-    return StoredSearch(**{**row, "results": json.loads(row["results"]), "stats": json.loads(row["stats"])})
 
 
 def _winner(row: Row) -> Winner:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import (
@@ -34,17 +33,15 @@ from mirage_cli.tune.measure import (
     Timing,
 )
 from mirage_cli.tune.pace import Pace
+from mirage_cli.tune.price import dearest_kernel, kernels_us, totals_us
 from mirage_cli.tune.space import (
     ahead_of_time,
     crossings,
-    dearest_kernel,
     first_schedules,
     fitted,
     in_groups,
-    kernels_us,
     neighbours,
     through_descriptors,
-    totals_us,
 )
 from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Trial
@@ -69,6 +66,8 @@ PATIENCE = 160
 GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
+FEW, OVERTIME = 12, 0.1
+"""Until so many are timed, the first part may take this part of the budget more than all of it."""
 LARGE_ELEMENTS = 1 << 26
 """A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
 finals must have."""
@@ -144,7 +143,10 @@ class Explorer:
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
+        self.ready: list[Trial] = []  # of these, what is compiled
         self.guessed: set[str] = set()  # what the surrogate has named
+        self.asked_at: float | None = None  # when the first were given to the compilers
+        self.compiling_s = self.choosing_s = 0.0  # until the first was compiled; what the last naming took
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
@@ -173,8 +175,9 @@ class Explorer:
 
     @property
     def exploring_s(self) -> float:
-        """What is left of it for the first part."""
-        return self.left_s - FINISHING * self.task.budget_s
+        """What is left of it for the first part; where little was timed, the finals and some overtime are shorter."""
+        enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
+        return self.left_s - (FINISHING if enough else -OVERTIME) * self.task.budget_s
 
     @property
     def late(self) -> bool:
@@ -208,18 +211,19 @@ class Explorer:
         finally:
             self.means.farm.drop()
             self.waiting.clear()  # what was not timed may be asked for again
+            self.ready.clear()
 
     def explore(self) -> None:
         while True:
-            if not self.means.farm.pending:
+            if not self.waiting:
                 self.refill()
-            if not self.means.farm.pending:
+            if not self.waiting:
                 self.stopped = self.stopped or "exhausted"
                 return
             with self.phase("compiling"):
-                ready = self.compiled()
+                self.ready += self.compiled(wait=not self.ready)
             with self.phase("timing"):
-                self.time(ready)
+                self.time()
             self.tell()
             if self.large:
                 with self.phase("judging"):
@@ -244,12 +248,16 @@ class Explorer:
                     self.judge(t)
 
     def refill(self) -> None:
-        """Names more schedules where few are left on their way."""
+        """Names more schedules where few are left on their way, and what is named can still be compiled and timed."""
         while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+            if self.compiling_s and self.waiting and self.exploring_s < self.choosing_s + self.compiling_s:
+                break
+            start = time.monotonic()
             with self.phase("choosing"):
                 promising = self.promising()
                 self.guessed |= {self.key(*pair) for pair in promising}
                 self.ask(promising)
+            self.choosing_s = time.monotonic() - start
             if not promising:
                 break
 
@@ -286,7 +294,7 @@ class Explorer:
     def points(self, g: str, schedules: Sequence[Schedule]) -> list[Point]:
         """With their predicted times."""
         graph = self.graphs[g]
-        us = totals_us(graph, schedules, self.means.target, models(graph)) if schedules else []
+        us = totals_us(graph, schedules, self.means.target) if schedules else []
         return [Point(g, s, float(x)) for s, x in zip(schedules, us, strict=True)]
 
     @contextmanager
@@ -395,7 +403,8 @@ class Explorer:
         return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.paced_us)[:count]
 
     def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
-        """Has these compiled, unless they were tried before or cannot be written."""
+        """Has these compiled, unless they were tried before or cannot be written; the first, for which a GPU waits,
+        kernel by kernel."""
         sources: dict[str, str] = {}
         for g, s in pairs:
             key = self.key(g, s)
@@ -408,7 +417,9 @@ class Explorer:
                 self.failures[error.reason] += 1
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
                 self.idle += key in self.guessed
-        jobs = [Candidate(key, source) for key, source in sources.items()]
+        kernels = {key: len(self.graphs[self.waiting[key].mugraph].kernels) for key in sources}
+        jobs = [Candidate(key, sources[key], shares=1 if self.guessed else kernels[key]) for key in sources]
+        self.asked_at = self.asked_at or time.monotonic()
         self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
 
     def build(self, pairs: Sequence[tuple[str, Schedule]]) -> list[Trial]:
@@ -419,11 +430,14 @@ class Explorer:
             fine += self.compiled()
         return fine
 
-    def compiled(self) -> list[Trial]:
+    def compiled(self, wait: bool = True) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
-        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled."""
+        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
         fine: list[Trial] = []
-        for key, answer in self.means.farm.take():
+        found = self.means.farm.take(wait)
+        if found and not self.compiling_s and self.asked_at:
+            self.compiling_s = time.monotonic() - self.asked_at
+        for key, answer in found:
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
@@ -438,20 +452,24 @@ class Explorer:
         what = "promising schedules" if self.guessed else "first schedules"
         self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
-    def time(self, trials: Sequence[Trial]) -> None:
-        """Those that are specialized by themselves, the schedules of a μGraph together.
+    def time(self) -> None:
+        """What is compiled: what is specialized by itself, the schedules of a μGraph together; of the others as many as
+        there is time for, which leaves the last for the next time.
 
-        While the others are at work on the GPU, more are named, on what is known by then.
+        While those are at work on the GPU, more are named, on what is known by then.
         """
+        trials, self.ready = self.ready, []
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
         control = self.pace.due() if plain else []
-        some = [*plain, *control]  # what comes last is left out where time is short
+        some = [*plain, *control]
         found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
         for timing in (timing for t, timing in found if t in control):
             self.pace.seen(timing)
         for t, timing in found:
             if t not in control:
                 self.timed(t, timing)
+        if not self.late:
+            self.ready = [t for t in plain if self.key(t.mugraph, t.schedule) in self.waiting]
         own = next((t for t in self.leaders(len(self.trials)) if t.source), None)  # those of an earlier run have none
         if own is not None:
             self.pace.begin(own)
@@ -462,8 +480,9 @@ class Explorer:
         for g, some in risky.items():
             if not self.late:
                 self.time_specialized(g, some)
-        for t in trials:  # what there was no time for
-            self.waiting.pop(self.key(t.mugraph, t.schedule), None)
+        kept = {self.key(t.mugraph, t.schedule) for t in self.ready}
+        for key in {self.key(t.mugraph, t.schedule) for t in trials} - kept:  # what there was no time for
+            self.waiting.pop(key, None)
 
     def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""

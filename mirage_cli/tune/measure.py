@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
 
 from mirage_cli.errors import MirageError
@@ -111,12 +111,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A contestant: module text (see the module's docstring) and the seconds that any one step of it may take."""
+    """A contestant: module text (see the module's docstring) and the seconds that any one step of it may take.
+
+    shares: into so many its launches are cut, each compiled by a process of its own.
+    """
 
     id: str
     source: str
     kind: Literal["kernels", "function"] = "kernels"
     timeout_s: float = 20.0
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +386,8 @@ class GpuWorker:
         directory: Path | None = None,
     ) -> None:
         self._options = WorkerOptions(device, memory_fraction, context)
-        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mirage-")
-        self._directory = directory or Path(self._own.name if self._own else "")
+        self._held = ExitStack()
+        self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._child: Child | None = None
         self._device: Device | None = None
         self._problem: Problem | None = None
@@ -392,15 +396,12 @@ class GpuWorker:
     def __enter__(self) -> GpuWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._drop()
-        if self._own is not None:
-            self._own.cleanup()
+        self._held.close()
 
     def start(self) -> None:
         """Starts the process, so that its seconds of imports pass while other work is done."""

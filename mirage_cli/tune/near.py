@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.space import totals_us
+from mirage_cli.tune.price import totals_us
 
 AN_OCTAVE = 8
 """Sizes that are looked at between a size and twice that."""
@@ -69,7 +68,7 @@ def _predicted_us(some: Sequence[Timed], sizes: Mapping[str, int], target: Targe
         alike.setdefault(resized[t.graph], []).append(i)
     us = np.empty(len(some))
     for graph, places in alike.items():
-        us[places] = totals_us(graph, [some[i].schedule for i in places], target, models(graph))
+        us[places] = totals_us(graph, [some[i].schedule for i in places], target)
     return us
 
 

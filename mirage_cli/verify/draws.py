@@ -1,8 +1,8 @@
-"""Draws: random inputs of a program at small sizes, what it makes of them, and which draws say something at all.
+"""Draws: random inputs of a program at small sizes, its results, and in which draws these are certain.
 
 Where roots meet, one random input in hundreds has squares under all of them. So the first input of each block is mended
-(`verify.squares`), and of others many are looked through at once, along an axis of their own. Those that say something
-about an output are then run at once too.
+(`verify.squares`), and of others many are looked through at once, along an axis of their own. Those in which an output
+is certain are then run at once too.
 """
 
 from __future__ import annotations
@@ -94,18 +94,19 @@ def run_draws(program: Program, seed: int, block: range, draws: tuple[int, ...])
 
 
 DOUBT, KNOWN, OPEN = 0, 1, 2
-"""What a draw says about an element: nothing, its value, or that it has none, and anything is right."""
+"""The status of an element in a draw of the program: nothing is certain of it (a root of a non-square is behind it),
+its value is certain, or it has no value, and whatever the μGraph makes is right."""
 
 
 @lru_cache(maxsize=1 << 12)
-def told(program: Program, needed: frozenset[str], seed: int, block: range) -> Mapping[str, Array]:
-    """What each draw of the block says about each element of these outputs: int8[draw, *its axes].
+def statuses(program: Program, needed: frozenset[str], seed: int, block: range) -> Mapping[str, Array]:
+    """The status of each element of these outputs in each draw of the block: int8[draw, *its axes].
 
     The answers are the same for every μGraph, so they are kept longer than draws, and nothing else is computed.
     """
     small = program if len(needed) == len(program.outputs) else program.only(needed)
     if len(block) == 1:
-        return _told(small, run_draws(small, seed, block, tuple(block)).results, 1)
+        return _statuses(small, run_draws(small, seed, block, tuple(block)).results, 1)
     semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
     semantics.field = _Sketch(semantics.field.seed, program.sizes)
     inputs, step = _inputs(program, seed, block), at_once(small)
@@ -113,22 +114,22 @@ def told(program: Program, needed: frozenset[str], seed: int, block: range) -> M
     for start in range(0, len(block), step):
         places = [*range(start, min(start + step, len(block)))]
         found = run_program(small, {n: _at(x, places) for n, x in inputs.items()}, semantics)
-        parts.append(_told(small, found, len(places)))
+        parts.append(_statuses(small, found, len(places)))
     return {t.name: np.concatenate([part[t.name] for part in parts]) for t in small.outputs}
 
 
-def _told(program: Program, found: Mapping[str, Value], draws: int) -> Mapping[str, Array]:
-    """What results of so many draws say, with all axes."""
+def _statuses(program: Program, results: Mapping[str, Value], draws: int) -> Mapping[str, Array]:
+    """The statuses of the elements of all outputs, from the results of so many draws."""
     sizes = program.sizes
-    told: dict[str, Array] = {}
+    found: dict[str, Array] = {}
     for t in program.outputs:
-        x = aligned(says(found[t.name]), found[t.name].dims, (DRAW, *t.dims))
-        told[t.name] = np.broadcast_to(x, (draws, *(sizes[d] for d in t.dims)))
-    return told
+        x = aligned(status_of(results[t.name]), results[t.name].dims, (DRAW, *t.dims))
+        found[t.name] = np.broadcast_to(x, (draws, *(sizes[d] for d in t.dims)))
+    return found
 
 
-def says(x: Value) -> Array:
-    """Elements are known that are without taint in some residue."""
+def status_of(x: Value) -> Array:
+    """The status of each element. Those without taint in some residue are known."""
     _, certain = same(x, x)
     known = np.where(certain, KNOWN, DOUBT).astype(np.int8)
     return known if x.flags is None else np.where(x.flags == UNDEFINED, OPEN, known).astype(np.int8)

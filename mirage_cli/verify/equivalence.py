@@ -23,7 +23,7 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
-from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, told
+from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, elements, same_axes, small_instance, turns
@@ -34,25 +34,24 @@ from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
 
 REDRAWS = 48
-"""Draws in a row that may bring a test nothing, before it goes on at the least sizes, where fewer roots meet."""
+"""Draws in a row that may add nothing to the coverage, before the test goes on at the least sizes, where fewer roots
+meet."""
 
 LEAST_REDRAWS = 512
 """The same at the least sizes."""
 
 ENOUGH = 8
-"""Draws that tell something about an output, after which a μGraph that was never without doubt in it is refused."""
+"""Informative draws of an output after which a μGraph that left it in doubt in all of them is refused."""
 
 UNDEFINED_DRAWS = 8
-"""Draws in which an element has no value in the program, a row that is masked out whole, say, after which it is let be.
-"""
+"""Draws in which an element has no value in the program (in a row that is masked out whole, say), after which it need
+not be compared."""
 
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
 
-
 DYNAMIC_DRAWS = 3
-"""Dynamic sizes that each test draws besides that of its other draws."""
-
+"""Further dynamic sizes at which each test is run."""
 
 MOST_ELEMENTS = 1 << 23
 """Of any one value in a test. Where something far away is read, axes stay long; a test with larger values than that
@@ -60,7 +59,7 @@ would take minutes, and gigabytes."""
 
 
 SOME_LEVELS: Levels = (True,) * LEVELS
-"""Where it is not known yet in which residues a draw compares."""
+"""Stands for the residues that a draw will compare in, before it is run."""
 
 DOUBTFUL = "signs under roots and logarithms were not checked"
 
@@ -117,7 +116,7 @@ def _test(
     end: Callable[[], bool],
     turn: int | None = None,
 ) -> Verdict | Claim:
-    """Run both on random inputs, again until draws have told something about every output and every comparison.
+    """Run both on random inputs until every output and every comparison is covered.
 
     Where roots meet, few draws have squares under all of them, and fewer the larger the sizes. Where none is found at
     the least sizes either, elements in doubt must agree; or, as they do not where a root is squared, say, all must in
@@ -135,68 +134,70 @@ def _test(
         outcome = series[-1].run(idle)
         if outcome is not None:
             return outcome
-    if any(x.told >= ENOUGH and not x.levels and x.missing().any() for s in series for x in s.learned.values()):
+    if any(x.informative >= ENOUGH and not x.levels and x.missing().any() for s in series for x in s.coverage.values()):
         return _refusal("roots and logarithms are never of squares where the program's are", f"seed {seed}")
     outcome = series[0].doubtful()
     return series[0].in_float64() if isinstance(outcome, Verdict) and proof() else outcome
 
 
-class Learned:
-    """What draws have told about one output so far.
+class Coverage:
+    """How far draws have tested one output.
 
-    told: in how many of them the program told something. unseen: the elements that were never compared. undefined: in
-    how many draws each had no value. levels: the residues in which elements were compared. bits: the random bits behind
-    the comparisons in the program, in draws that settled something, one of each block: `counted` is the last that gave
-    any. drawn_bits: of integers and masks that are drawn, in all these draws.
+    informative: in how many draws the program was certain of an element that was still to be compared. uncompared: the
+    elements that were never compared. undefined: in how many draws each element had no value. levels: the residues in
+    which elements were compared. bits: the random bits behind comparisons in the program, summed over draws in
+    which elements were compared, one of each block; last_counted: the last block that gave any. drawn_bits: the random
+    bits of integers and masks that are drawn, summed over all these draws.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
-        self.told, self.bits, self.drawn_bits = 0, 0, 0
-        self.counted: range | None = None
-        self.unseen = np.ones(shape, dtype=bool)
+        self.informative, self.bits, self.drawn_bits = 0, 0, 0
+        self.last_counted: range | None = None
+        self.uncompared = np.ones(shape, dtype=bool)
         self.undefined = np.zeros(shape, dtype=np.int64)
         self.levels: frozenset[Levels] = frozenset()
 
     def missing(self) -> np.ndarray:
         """The elements that a comparison may still settle."""
-        return self.unseen & (self.undefined < UNDEFINED_DRAWS)
+        return self.uncompared & (self.undefined < UNDEFINED_DRAWS)
 
-    def leaves(self) -> bool:
-        """Whether an element is missing, or all are."""
+    def incomplete(self) -> bool:
+        """Whether an element is missing, or none was compared."""
         return not self.levels or bool(self.missing().any())
 
-    def left(self) -> tuple[int, int, bool]:
-        """What is left to learn: elements, bits, and any level. A draw that changes nothing of it brings nothing:
-        elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
+    def unfinished(self) -> bool:
+        """Whether elements are missing, or random bits."""
+        return min(self.bits, self.drawn_bits) < MASK_BITS or self.incomplete()
+
+    def progress(self) -> tuple[int, int, bool]:
+        """Missing elements, bits, and whether any was compared: a draw that changes none of these brings nothing.
+        Elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
         return int(self.missing().sum()), min(self.bits, self.drawn_bits, MASK_BITS), bool(self.levels)
 
-    def needs(self) -> bool:
-        return min(self.bits, self.drawn_bits) < MASK_BITS or self.leaves()
-
-    def useful(self, says: np.ndarray, block: range) -> bool:
-        """Whether a draw that says this about the elements says something that is still needed."""
+    def adds(self, status: np.ndarray, block: range) -> bool:
+        """Whether a draw of the block with these statuses of the elements adds to what was covered."""
         missing = self.missing()
         if missing.any():
-            return bool((says[missing] != DOUBT).any())
-        fresh = self.counted != block or self.drawn_bits < MASK_BITS
-        return self.needs() and fresh and bool((says != DOUBT).any())
+            return bool((status[missing] != DOUBT).any())
+        fresh = self.last_counted != block or self.drawn_bits < MASK_BITS
+        return self.unfinished() and fresh and bool((status != DOUBT).any())
 
-    def compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
-        """Takes down that these elements were compared in one draw, in these residues."""
+    def record_compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
+        """These elements were compared in one draw, in these residues."""
         self.levels |= frozenset(levels)
-        self.unseen = self.unseen & ~known
+        self.uncompared = self.uncompared & ~known
         self.undefined = self.undefined + undefined
 
-    def counts(self, block: range, guesses: int, drawn_bits: int) -> None:
-        """Takes down the random bits of a draw of the block that settled something."""
+    def record_bits(self, block: range, guesses: int, drawn_bits: int) -> None:
+        """The random bits of a draw of the block in which elements were compared."""
         self.drawn_bits += drawn_bits
-        if self.counted != block:
-            self.counted = block
+        if self.last_counted != block:
+            self.last_counted = block
             self.bits += guesses
 
 
 class Series:
-    """Draws at one choice of sizes and schedule, and what they have told about each output."""
+    """Draws at one choice of sizes and schedule, and the coverage of each output."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class Series:
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.at_once = at_once(self.program)
         self.drawn_bits = {t.name: drawn_bits(self.program, t) for t in program.outputs}
-        self.learned = {t.name: Learned([sizes[d] for d in t.dims]) for t in program.outputs}
+        self.coverage = {t.name: Coverage([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing, fewer where
@@ -223,7 +224,7 @@ class Series:
         mended, others = True, True
         while since < idle:
             since += len(block) * each
-            outcome, brought = self.tested(block)
+            outcome, brought = self.run_block(block)
             if outcome is not None:
                 return outcome
             since = 0 if brought else since
@@ -236,56 +237,56 @@ class Series:
     def more_draws(self, enough: int, most: int) -> int:
         """How many draws the next block has: the most where elements are missing, else what drawn bits take. It is
         large enough to have a draw that tells something, of which one of a block gives the bits of comparisons."""
-        if any(x.leaves() for x in self.learned.values()):
+        if any(x.incomplete() for x in self.coverage.values()):
             return most
-        draws = (-(-(MASK_BITS - x.drawn_bits) // self.drawn_bits[name]) for name, x in self.learned.items())
+        draws = (-(-(MASK_BITS - x.drawn_bits) // self.drawn_bits[name]) for name, x in self.coverage.items())
         return min(most, max(enough, *draws))
 
-    def tested(self, block: range) -> tuple[Verdict | Claim | None, bool]:
-        """A refusal, or what the test claims once all is learned; and whether the block brought anything."""
+    def run_block(self, block: range) -> tuple[Verdict | Claim | None, bool]:
+        """A refusal, or what the test claims once it has covered all; and whether the block brought anything."""
         if self.end():
             raise OutOfTimeError
-        needed = frozenset(name for name, x in self.learned.items() if x.needs())
-        says = told(self.program, needed, self.seed, block)
+        needed = frozenset(name for name, x in self.coverage.items() if x.unfinished())
+        status = statuses(self.program, needed, self.seed, block)
         left, brought = set(block), False
-        while chosen := self.chosen(says, block, left):
-            before = [x.left() for x in self.learned.values()]
+        while selected := self.select(status, block, left):
+            before = [x.progress() for x in self.coverage.values()]
             if self.end():
                 raise OutOfTimeError
-            run = run_draws(self.program, self.seed, block, tuple(chosen))
+            run = run_draws(self.program, self.seed, block, tuple(selected))
             outcome = self.compare(run, doubtful=False)
             if isinstance(outcome, Verdict):
                 return outcome, brought
-            for settled, useful, guesses in zip(outcome, chosen.values(), run.guesses, strict=True):
-                for name in useful:
-                    self.learned[name].told += 1
-                for name in settled & useful:
-                    self.learned[name].counts(block, guesses, self.drawn_bits[name])
-            changed = before != [x.left() for x in self.learned.values()]
+            for compared, expected, guesses in zip(outcome, selected.values(), run.guesses, strict=True):
+                for name in expected:
+                    self.coverage[name].informative += 1
+                for name in compared & expected:
+                    self.coverage[name].record_bits(block, guesses, self.drawn_bits[name])
+            changed = before != [x.progress() for x in self.coverage.values()]
             brought |= changed
-            if not any(x.needs() for x in self.learned.values()):
-                bits = zip(*((x.bits, x.drawn_bits) for x in self.learned.values()), strict=True)
+            if not any(x.unfinished() for x in self.coverage.values()):
+                bits = zip(*((x.bits, x.drawn_bits) for x in self.coverage.values()), strict=True)
                 return self.claim(sum(2.0 ** -min(n) for n in bits)), brought
-            if not changed and not any(x.leaves() for x in self.learned.values()):
+            if not changed and not any(x.incomplete() for x in self.coverage.values()):
                 break  # bits alone are needed, and the functions that all draws of the block share leave all in doubt
-            left -= chosen.keys()
+            left -= selected.keys()
         return None, brought
 
-    def chosen(self, says: Mapping[str, np.ndarray], block: range, draws: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Draws to run at once, and the outputs about which each says something that those before it do not, if the
-        μGraph leaves nothing in doubt that the program settles. What says most comes first."""
+    def select(self, status: Mapping[str, np.ndarray], block: range, draws: Iterable[int]) -> dict[int, frozenset[str]]:
+        """Draws to run at once, and the outputs to whose coverage each adds, behind those before it, if the μGraph
+        leaves nothing in doubt that the program settles. The draw that settles most elements comes first."""
         found: dict[int, frozenset[str]] = {}
-        expected = {name: copy(self.learned[name]) for name in says}
-        here = {draw: {name: x[draw - block.start] for name, x in says.items()} for draw in draws}
+        expected = {name: copy(self.coverage[name]) for name in status}
+        here = {draw: {name: x[draw - block.start] for name, x in status.items()} for draw in draws}
         most = {draw: sum(int((x != DOUBT).sum()) for x in here[draw].values()) for draw in here}
         for draw in sorted(here, key=lambda draw: (-most[draw], draw)):
-            if useful := frozenset(name for name, x in expected.items() if x.useful(here[draw][name], block)):
-                found[draw] = useful
+            if added := frozenset(name for name, x in expected.items() if x.adds(here[draw][name], block)):
+                found[draw] = added
                 for name, x in expected.items():
                     known = here[draw][name] == KNOWN
-                    x.compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
-                    if name in useful:
-                        x.counts(block, MASK_BITS, self.drawn_bits[name])
+                    x.record_compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
+                    if name in added:
+                        x.record_bits(block, MASK_BITS, self.drawn_bits[name])
             if len(found) == self.at_once:
                 break
         return found
@@ -331,7 +332,7 @@ class Series:
 
     def claim(self, miss: float) -> Claim:
         """miss: bound on not seeing a wrong comparison."""
-        found = claim(self.program, self.graph, [self.learned[t.name].levels for t in self.program.outputs])
+        found = claim(self.program, self.graph, [self.coverage[t.name].levels for t in self.program.outputs])
         return replace(found, bound=min(1.0, found.bound + miss), at=self.where)
 
     def compare(self, run: Draws, *, doubtful: bool) -> Verdict | list[set[str]]:
@@ -340,7 +341,7 @@ class Series:
             found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program, self.end)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
-        settled: list[set[str]] = [set() for _ in run.draws]
+        compared: list[set[str]] = [set() for _ in run.draws]
         for t in self.program.outputs:
             got = found[t.name]
             want = spread(run.results[t.name], got.dims, got.shape)
@@ -351,13 +352,13 @@ class Series:
             if (wrong := ~agree & sure & ~undefined).any():
                 at = tuple(int(i) for i in np.argwhere(wrong)[0])
                 return _mismatch(t, at[1:], _element(want, at), _element(got, at), self.where)
-            learned, known = self.learned[t.name], sure & ~undefined
-            for n, names in enumerate(settled):
-                fresh = known[n] & learned.unseen
+            coverage, known = self.coverage[t.name], sure & ~undefined
+            for n, names in enumerate(compared):
+                fresh = known[n] & coverage.uncompared
                 levels = compared_levels(one_draw(want, n), one_draw(got, n), fresh) if fresh.any() else ()
-                learned.compared(known[n], undefined[n], levels)
+                coverage.record_compared(known[n], undefined[n], levels)
                 names |= {t.name} if known[n].any() else set()
-        return settled
+        return compared
 
 
 def _refusal(detail: str, counterexample: str | None) -> Verdict:

@@ -123,8 +123,8 @@ def _check_changed(graph: MuGraph) -> None:
 def _check_kernel(k: Kernel, graph: MuGraph) -> None:
     tensors = graph.tensors()
     known: dict[str, Tensor | Eqn] = {}
-    _require(len({d for d, _ in k.roles}) == len(k.roles), f"{k.name} gives a dimension two roles")
-    _require(len(k.with_role("split")) <= 1, f"{k.name} splits two dimensions")
+    _require(len({d for d, _ in k.roles}) == len(k.roles), f"{k.name} gives an axis two roles")
+    _require(len(k.with_role("split")) <= 1, f"{k.name} splits two axes")
     chunk = split_axis(k.split) if k.split else None
     for x in k.loads:
         _check_axes(k, x, graph, None)

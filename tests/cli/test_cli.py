@@ -367,7 +367,7 @@ def test_plans_are_compiled_and_interpreted_while_there_is_time(found: Mirage, m
     clock = SimpleNamespace(monotonic=itertools.count(0, 1000).__next__)
     monkeypatch.setattr("mirage_cli.pipeline.predicting.time", clock)
     (late,) = found(*STORED, "--workers", 1, "--fresh").document["results"]
-    assert late["search"]["stopped"] == "budget"
+    assert late["search"]["stopped"] == "exhausted" and late["unchecked"] > 0 == at_leisure["unchecked"]
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
 
 
@@ -484,7 +484,7 @@ BAD_INPUT = {
     "no such spec": (["search", "nowhere.yaml"], "error: nowhere.yaml: No such file or directory"),
     "a folder as spec": (["search", "."], "error: .: Is a directory"),
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
-    "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no dimension is called z"),
+    "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no axis is called z"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
     "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at m=4 k=32 n=16"),
     "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
@@ -502,7 +502,7 @@ BAD_INPUT = {
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "an axis that is not there": (
         ["search", "tiny.yaml", "--dim", "q=3"],
-        "no dimension is called q, to be given the size 3",
+        "no axis is called q, to be given the size 3",
     ),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),

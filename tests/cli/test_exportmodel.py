@@ -43,10 +43,13 @@ def test_a_model_becomes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     specs = tmp_path / "specs"
     assert run("trace", f"{model}:Block", "-o", specs).exit_code == 0
     first, second = sorted(specs.iterdir())
-    assert run("search", first, "--budget", 3, "--workers", 1, "--db", db).exit_code in (0, 3)
+    assert run("search", first, "--budget", 3, "--workers", 1, "--target", "h200", "--db", db).exit_code in (0, 3)
+    other_gpu = run("export-model", f"{model}:Block", folder, "--target", "a100", "--db", db)
+    assert isinstance(other_gpu.exception, PackageError) and "none of its regions for a100" in str(other_gpu.exception)
 
     done = run("export-model", f"{model}:Block", folder, "--db", db)
     assert done.exit_code == 0, done.exception
+    assert "taking the kernel for h200" in " ".join(done.stderr.split())
     name = first.read_text(encoding="utf-8").split()[1]
     other = second.read_text(encoding="utf-8").split()[1]
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "__init__.py", f"{name}.py"]

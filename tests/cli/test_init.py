@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mirage_cli.cli.commands import app
+from mirage_cli.errors import MirageError
 from mirage_cli.spec.reader import load_spec
 
 
@@ -25,7 +26,7 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.yaml").write_text("mine", encoding="utf-8")
     run = CliRunner().invoke(app, ["init"])
-    assert isinstance(run.exception, FileExistsError)
+    assert isinstance(run.exception, MirageError) and "example.yaml is there already" in str(run.exception)
     assert (tmp_path / "example.yaml").read_text(encoding="utf-8") == "mine"
 
 

@@ -504,9 +504,22 @@ def test_exported_kernels_are_judged(found: Mirage, tmp_path: Path) -> None:
     assert found("verify", "--all", "tiny.yaml", "--exported", "kernels").code == 1
 
 
+def test_all_commands_take_the_kernels_of_the_gpu_that_has_some(mirage: Mirage, tmp_path: Path) -> None:
+    assert mirage("search", "tiny.yaml", "--no-tune", "--budget", "2", "--target", "l40s").code in (0, 3)
+    for command in ("export", "show", "explain", "lock"):
+        run = mirage(command, "tiny.yaml")
+        assert run.code == 0 and "taking the kernel for l40s" in run.err, command
+    (pin,) = json.loads((tmp_path / "mirage.lock").read_text(encoding="utf-8"))["kernels"]
+    assert pin["gpu"] == "l40s (predicted)"
+    refused = mirage("export", "tiny.yaml", "--target", "h200")
+    assert refused.code == 1 and "on h200\n" in refused.err and "is stored for l40s (--target)" in refused.err
+
+
 def test_a_lock_file_pins_and_notices(found: Mirage, tmp_path: Path) -> None:
     search = ("search", "tiny.yaml", "--top", "2", "--locked")
     assert found("lock", "tiny.yaml").out == "mirage.lock: 1 kernel\n"
+    other = found("lock", "tiny.yaml", "--target", "a100")
+    assert other.code == 1 and "no kernel for a100 is stored" in other.err
     assert found(*search).code == 0
     path = tmp_path / "mirage.lock"
     text = path.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.search.work import chunk_sizes
-from mirage_cli.tune.space import settled
+from mirage_cli.tune.normal import normalised
 from tests.codegen.conftest import Stages
 from tests.codegen.test_triton import (
     PRODUCT,
@@ -225,8 +225,8 @@ def test_a_load_outside_of_loops_has_no_descriptor() -> None:
     graph = kernel("m=32 n=32; X[m,n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = exp(X)")
     plan = choosing(schedule(graph), descriptors=True)
     assert not boxes(graph, plan)
-    assert settled(graph, plan) == choosing(plan, descriptors=False)
-    assert kernels_source(graph, plan) == kernels_source(graph, settled(graph, plan))
+    assert normalised(graph, plan) == choosing(plan, descriptors=False)
+    assert kernels_source(graph, plan) == kernels_source(graph, normalised(graph, plan))
 
 
 def test_inputs_that_start_anywhere_are_read_as_they_are() -> None:
@@ -257,7 +257,7 @@ def test_stored_schedules_keep_their_meaning() -> None:
 def test_a_specialized_kernel_reads_everything_through_descriptors() -> None:
     graph = product_graph("batch inside").resized({"b": 3, "m": 72, "n": 72, "k": 40})
     plan = choosing(schedule(graph, "b=1 m=64 n=64 k=16", "b m k n"), specialize=True)
-    assert settled(graph, plan) == choosing(plan, descriptors=True)
+    assert normalised(graph, plan) == choosing(plan, descriptors=True)
     source = kernels_source(graph, plan)
     assert "in tl.range(0, SIZE_k, 16, warp_specialize=True):" in source
     assert source.count("_desc.load(") == 2
@@ -294,7 +294,7 @@ def test_what_cannot_be_specialized_stays_as_it_is(name: str) -> None:
     graph = product_graph("matmul").resized({"m": 72, "n": 72, "k": 40})
     plan = choosing(schedule(graph, tiles or "m=64 n=64 k=16"), **choices)
     special = choosing(plan, specialize=True)
-    assert settled(graph, special) == plan
+    assert normalised(graph, special) == plan
     assert kernels_source(graph, special) == kernels_source(graph, plan)
 
 
@@ -352,7 +352,7 @@ def test_fetches_ask_for_the_lines_that_are_read_first(name: str) -> None:
     header, roles, body, tiles, least = FETCHED[name]
     graph = kernel(header, roles, body)
     plan = choosing(schedule(graph, tiles), overlap=True, fetch=True, ahead=2)
-    assert settled(graph, plan).kernels["k0"].words["fetch"] == ("before" in name)
+    assert normalised(graph, plan).kernels["k0"].words["fetch"] == ("before" in name)
     found = elements_fetched(graph, plan)
     assert {t for t in found if not found[t]} == {t for t in least if not least[t]}
     assert all(least[t] - LINE_BYTES <= found[t] for t in least), found  # a block's first line may be a part of one
@@ -364,8 +364,8 @@ def test_reads_take_the_part_of_prefetches_before_loops_alone() -> None:
     plan = choosing(schedule(graph, tiles), overlap=True, fetch=True, read=True, ahead=2)
     found = re.findall(r"fetch\((\w)_ptr.*read=(\w+)\)", kernels_source(graph, plan))
     assert dict(found) == {"B": "True", "X": "False", "W": "False"}
-    assert settled(graph, plan) == plan
-    assert not settled(graph, choosing(plan, fetch=False)).kernels["k0"].words["read"]
+    assert normalised(graph, plan) == plan
+    assert not normalised(graph, choosing(plan, fetch=False)).kernels["k0"].words["read"]
 
 
 TOO_LARGE = ("split_attention", "convolution")
@@ -403,9 +403,9 @@ SHARES = {2: (16, 4), 3: (16, 0), 4: (8, 2), 8: (4, 1), 100: (0, 0)}
 def test_a_share_of_a_tile_is_what_is_needed_first(share: int, warps: int) -> None:
     plan = choosing(schedule(VALUES_FIRST, "q=16 s=16"), overlap=True, ahead=4, share=share, warps=warps)
     if not any(SHARES[share]):
-        assert settled(VALUES_FIRST, plan) == choosing(plan, ahead=0, share=0)
+        assert normalised(VALUES_FIRST, plan) == choosing(plan, ahead=0, share=0)
         return
-    assert settled(VALUES_FIRST, plan) == plan
+    assert normalised(VALUES_FIRST, plan) == plan
     inputs, asked = asked_for(VALUES_FIRST, plan)
     addresses = np.concatenate(asked)
     for name, positions in zip("KV", SHARES[share], strict=True):
@@ -467,7 +467,7 @@ def test_what_a_kernel_in_front_writes_is_not_fetched() -> None:
 def test_a_kernel_that_does_not_wait_fetches_nothing() -> None:
     graph = product_graph("matmul")
     plan = choosing(schedule(graph), fetch=True, ahead=2)
-    assert settled(graph, plan) == schedule(graph)
+    assert normalised(graph, plan) == schedule(graph)
     assert kernels_source(graph, plan) == kernels_source(graph, schedule(graph))
 
 
@@ -489,7 +489,7 @@ def test_a_kernel_lets_the_next_start_in_its_last_iterations(name: str) -> None:
     source = kernels_source(graph, plan)
     found = re.findall(r"^        release_before\((.*)\)$", source, re.MULTILINE)
     assert found == ([want] if want else [])
-    assert settled(graph, plan).kernels["k0"].words["lead"] == len(found)
+    assert normalised(graph, plan).kernels["k0"].words["lead"] == len(found)
     first = source[source.index("def k0") : source.index("def k1")]
     assert first.index("wait_for_data()") < first.index("tl.load(")
     inputs = draw(graph)
@@ -561,17 +561,17 @@ def test_one_kernel_of_a_call_relays_nothing() -> None:
     """What follows a call may count on all before it having ended once it starts."""
     graph = parse_mugraph(CHAIN)
     plan = choosing(schedule(graph, "m=1"), overlap=True, relay=True, lead=1, early=True)
-    made = settled(graph, plan).kernels
+    made = normalised(graph, plan).kernels
     assert [s.words["relay"] for s in made.values()] == [True, True, False]
     assert not any(s.words["early"] or s.words["lead"] for s in made.values())
     assert [x.index("wait_for_data") < x.index("release_next") for x in orders_of(graph, plan)] == [False, False, True]
     waiting = Schedule({**plan.kernels, "k0": replace(plan.kernels["k0"], overlap=False)})
-    near = settled(graph, waiting)
+    near = normalised(graph, waiting)
     assert [s.words["relay"] for s in near.kernels.values()] == [False, True, True]
     other = Schedule({**near.kernels, "k0": plan.kernels["k0"]})
-    assert [s.words["relay"] for s in settled(graph, other).kernels.values()] == [True, True, False]
+    assert [s.words["relay"] for s in normalised(graph, other).kernels.values()] == [True, True, False]
     alone = product_graph("matmul")
-    assert not settled(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].words["relay"]
+    assert not normalised(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].words["relay"]
     assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []
 
 
@@ -580,7 +580,7 @@ def test_in_front_of_the_library_nothing_is_relayed() -> None:
     library = replace(graph.kernels[1], kind="library", roles=())
     graph = replace(graph, kernels=(graph.kernels[0], library))
     plan = Schedule({"k0": schedule(parse_mugraph(TWO), "m=1").kernels["k0"].choosing(overlap=True, relay=True)})
-    assert not settled(graph, plan).kernels["k0"].words["relay"]
+    assert not normalised(graph, plan).kernels["k0"].words["relay"]
     assert orders_of(graph, plan) == [["wait_for_data", "release_next", "X"]]
 
 
@@ -633,7 +633,7 @@ def test_calls_that_follow_each_other(name: str) -> None:
     """The CPU runs one kernel after another: this is about the text of the next test, and what it compares."""
     graph = parse_mugraph(STEP)
     plan = step_plan(graph, name, "m=16 n=16 k=16")
-    assert [s.words["relay"] for s in settled(graph, plan).kernels.values()] == [
+    assert [s.words["relay"] for s in normalised(graph, plan).kernels.values()] == [
         name == "relay",
         name == "relay of the last",
     ]
@@ -695,7 +695,7 @@ def test_what_one_instance_reads_once_leaves_the_caches_first(name: str) -> None
     assert [x for x in "XBW" if f"{x} = tl.load" in source and "evict_first" in line_of(source, x)] == sorted(
         expected, key="XBW".index
     )
-    assert settled(graph, plan) == choosing(plan, stream=bool(expected))
+    assert normalised(graph, plan) == choosing(plan, stream=bool(expected))
     check(graph, plan)
 
 

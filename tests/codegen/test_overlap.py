@@ -16,7 +16,7 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.overlap import KernelNode, releasing_kernels, starts_early
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.tune.launches import Launches
-from mirage_cli.tune.space import settled
+from mirage_cli.tune.normal import normalised
 from tools.launch_overhead import c_launcher, chain, inputs_of, schedule_of
 
 OURS, OTHERS = 0x7000_0000_1000, 0x7000_0000_2000  # handles of kernels
@@ -117,7 +117,7 @@ def test_only_a_kernel_behind_others_is_patient() -> None:
     """A schedule that asks it of both: the second kernel is always behind the first, which releases it."""
     program, graph = chain(2)
     asked = schedule_of(graph, overlap=True, patient=True)
-    schedule = settled(graph, asked)
+    schedule = normalised(graph, asked)
     assert [k.patient for k in schedule.kernels.values()] == [True, False]
     assert KernelSchedule.parse(str(asked.kernels["k0"])) == asked.kernels["k0"]
     text = export_source(program, graph, schedule)
@@ -127,10 +127,10 @@ def test_only_a_kernel_behind_others_is_patient() -> None:
     hasty = schedule_of(graph, overlap=True)
     assert "is_capturing() and" in text
     assert "is_capturing() and" not in export_source(program, graph, hasty)
-    idle = settled(graph, schedule_of(graph, patient=True))
+    idle = normalised(graph, schedule_of(graph, patient=True))
     assert not any(k.patient for k in idle.kernels.values())
     _, behind_a_library = chain(2, library=True)
-    only = settled(behind_a_library, schedule_of(behind_a_library, overlap=True, patient=True))
+    only = normalised(behind_a_library, schedule_of(behind_a_library, overlap=True, patient=True))
     assert [k.patient for k in only.kernels.values()] == [True]
 
 

@@ -23,7 +23,7 @@ from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.tune.space import settled
+from mirage_cli.tune.normal import normalised
 from tests.codegen.test_golden_triton import FILES, given
 from tests.mugraphs import CASES
 
@@ -231,7 +231,7 @@ def test_what_the_tuner_takes_away_changes_no_plan(path: Path) -> None:
     for _ in range(20):
         other = drawn(graph, schedule, rng)
         made = plans(graph, other)
-        assert plans(graph, settled(graph, other)) == made
+        assert plans(graph, normalised(graph, other)) == made
         for p in made:
             check(p)
 

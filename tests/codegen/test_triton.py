@@ -21,8 +21,8 @@ from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.outputs import poison
-from mirage_cli.tune.space import settled
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 from mirage_cli.verify.numeric import reference64, where_outputs_lie
 from tests.codegen.conftest import Compile
@@ -606,7 +606,7 @@ def test_numbers_alone() -> None:
 # -- stores
 
 STORES = {
-    "what lacks a grid dimension": (
+    "what lacks a grid axis": (
         "m=18 n=33; X[m] Z[n]; Y[m,n] A[m] B[n] C[]",
         "m:grid n:grid",
         "Y[m, n] = mul(X, Z)\nA[m] = exp(X)\nB[n] = neg(Z)\nd[] = size(n)\nC[] = mul(d, 2)",
@@ -621,7 +621,7 @@ STORES = {
         "m:grid k:loop",
         "S[m] = max(X; k)\nY[m, k] = sub(X, S)",
     ),
-    "inside a loop, lacking a grid dimension": (
+    "inside a loop, lacking a grid axis": (
         "m=18 n=5 k=37; X[m,k] Z[k,n]; Y[m,n] A[k]",
         "m:grid n:grid k:loop",
         "Y[m, n] = dot(X, Z; k)\ni[k] = index(k)\nA[k] = mul(i, 2)",
@@ -680,7 +680,7 @@ def test_kernels_agree_about_a_value_that_is_stored_in_a_narrower_type(dtype: st
 
 
 def test_an_instance_stores_what_others_compute_too_only_once() -> None:
-    header, roles, body = STORES["what lacks a grid dimension"]
+    header, roles, body = STORES["what lacks a grid axis"]
     graph = kernel(header, roles, body)
     source = emit_kernel(graph, graph.kernels[0], schedule(graph), graph.sizes).source
     assert source.count("if t_n == 0:") == 1
@@ -736,6 +736,6 @@ def test_compiled(arch: int, compiled: Compile) -> None:
         overlapping = Schedule(chosen)
         source = kernels_source(graph, overlapping)
         assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
-        leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
+        leads = sum(s.words["lead"] for s in normalised(graph, overlapping).kernels.values())
         assert source.count("        release_before(") == leads
         assert len(compiled(graph, overlapping, arch)) == len(graph.kernels)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.ir.derived import DERIVED
-from mirage_cli.ir.ops import OPS, STRUCTURE
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPES
 
 PACKAGE = Path(__file__).parents[2] / "mirage_cli"
 MODULES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] != "ir"]
+STRUCTURE = {"dot", "sum", "index", "size", "rename"}
+"""What other modules know by name, because what they do to axes is the point."""
 NAMES = {*OPS, *DERIVED} - STRUCTURE - {*DTYPES}
 
 
@@ -100,6 +102,5 @@ def test_other_text_is_left_alone(fine: str) -> None:
     assert not list(compared(ast.parse(fine)))
 
 
-def test_structure_is_small_and_of_the_table() -> None:
-    assert len(STRUCTURE) <= 5
+def test_structure_is_of_the_table() -> None:
     assert set(OPS) >= STRUCTURE

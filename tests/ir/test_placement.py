@@ -219,7 +219,7 @@ def test_loops_over_the_same_dimensions_are_one() -> None:
 CANNOT = {
     "nested loop": kernel("m:grid k:loop l:loop", "B = load B[m, k, l]",
                           "S[m, k] = sum(B; l)", "Y[m] = max(S; k)", STORE),
-    "reduces a grid dimension": kernel("m:grid k:grid", "X = load X[m, k]", "Y[m] = sum(X; k)", STORE),
+    "reduces a grid axis": kernel("m:grid k:grid", "X = load X[m, k]", "Y[m] = sum(X; k)", STORE),
     "uses a partial result": kernel("m:grid k:split", "X = load X[m, k]", "S[m] = sum(X; k)", "Y[m] = exp(S)", STORE),
     "stores a partial result as a whole": kernel("m:grid k:split", "X = load X[m, k]", "Y[m] = sum(X; k)", STORE),
 }  # fmt: skip

@@ -110,13 +110,22 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
     assert asked[0] == pytest.approx(0.4 * 60 / 2) and asked[1] > asked[0]
 
 
-@pytest.mark.parametrize(("tuning", "answered"), [("budget", False), ("exhausted", True), (None, True)])
-def test_a_larger_budget_tunes_on_what_ran_out_of_a_smaller_one(tuning: str | None, answered: bool) -> None:
+@pytest.mark.parametrize(
+    ("tuning", "unchecked", "answered"),
+    [("budget", 0, False), ("exhausted", 0, True), (None, 0, True), (None, 2, False)],
+)
+def test_a_larger_budget_goes_on_with_what_ran_out_of_a_smaller_one(
+    tuning: str | None, unchecked: int, answered: bool
+) -> None:
     """Though its search had come to an end."""
     asked = Asked(0, 5, 10.0, True, "both", "")
     stopped = tuning and SimpleNamespace(stopped=tuning)
     earlier: Any = SimpleNamespace(
-        asked=asked, complete=True, search=SimpleNamespace(stopped="exhausted"), tuning=stopped
+        asked=asked,
+        complete=True,
+        search=SimpleNamespace(stopped="exhausted"),
+        tuning=stopped,
+        unchecked=unchecked,
     )
     assert answers(earlier, Options(budget_s=10.0), True)
     assert answers(earlier, Options(budget_s=20.0), True) is answered

@@ -15,7 +15,8 @@ from mirage_cli.search.occupancy import Launch, multiplied
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import first_schedules, total_us
+from mirage_cli.tune.price import total_us
+from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.numeric import draw_inputs, reference64
 
 H200 = find_target("h200")
@@ -58,7 +59,7 @@ def test_matrix_units_multiply_inputs_of_a_smaller_type_as_such(dtype: str, othe
     module = load_export(export_source(program, plan.graph, start))
     for x, y in zip(module.statistics(*inputs), reference64(program, inputs), strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-4)
-    assert floor_of(program, H200) <= total_us(plan.graph, start, H200, models(plan.graph))
+    assert floor_of(program, H200) <= total_us(plan.graph, start, H200)
 
 
 SCALED = """

@@ -24,13 +24,12 @@ from mirage_cli.pipeline import written
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.serving import GAIN, MOST_OTHERS, MOST_PARTS, fastest, with_others
 from mirage_cli.search.generator import search
-from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Best, Key, StoredMuGraph
 from mirage_cli.store.results import Nearby, Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import total_us
+from mirage_cli.tune.price import total_us
 from tests.programs import result_document
 
 GATED = """
@@ -58,7 +57,7 @@ def variants(text: str) -> tuple[Variant, ...]:
 
 def predicted_us(v: Variant, sizes: Mapping[str, int]) -> float:
     graph = v.graph.resized(sizes)
-    return total_us(graph, v.schedule, TARGET, models(graph))
+    return total_us(graph, v.schedule, TARGET)
 
 
 def served(serving: Serving, dynamic: tuple[Range, ...], sizes: Mapping[str, int]) -> int:

@@ -261,7 +261,8 @@ def test_without_a_gpu_nothing_is_judged_behind_the_budget_but_the_first_plan(
 
     result = finish(offline(slow), program, "", found)
     assert ends == ends_s
-    assert isinstance(result, Result) and result.search.stopped == "budget"
+    assert isinstance(result, Result) and result.search.stopped == "exhausted"
+    assert result.unchecked == len(found.plans) - looked_at
     assert [k.id for k in result.top] == [p.id for p in found.plans[:looked_at]]
 
 

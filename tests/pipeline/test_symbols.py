@@ -356,3 +356,16 @@ def test_a_number_without_bounds_is_a_size_from_one_on() -> None:
         found = torch.compile(function, backend=backend, dynamic=True)(x, -2)
     torch.testing.assert_close(found, function(x, -2))
     assert cuts
+
+
+def test_sizes_that_depend_on_numbers_are_counted_at_the_largest() -> None:
+    x = torch.randn(8, 8)
+    found = cut(exported(as_module(lambda x: torch.relu(x[x[:, 0] > 0] @ x)), (x,)))
+    assert {r.operator: r.nodes for r in found.shares} == {
+        "aten.matmul": (1, 1),
+        "aten.index": (1, 0),
+        "aten.relu": (1, 1),
+        "aten.gt": (1, 1),
+    }
+    (relu,) = [r for r in found.shares if r.operator == "aten.relu"]
+    assert relu.moved_bytes[0] == 2 * 4 * 8 * 8, "x has 8 rows to pick from"

@@ -116,7 +116,7 @@ def test_of_multiples_of_a_class_one_may_be_read() -> None:
     d = decompose(a_program(f"{text} | O = mul(b, e)"))
     space = Space(d, Bounds())
     assert space.cuts["a number times another class in memory"] == 1
-    assert all(space.is_leaf(f) for f, name in d.names.items() if name in ("b", "O"))
+    assert all(f in space.leaves for f, name in d.names.items() if name in ("b", "O"))
 
 
 def test_what_is_read_elsewhere_lies_in_memory() -> None:
@@ -128,8 +128,8 @@ def test_what_is_read_elsewhere_lies_in_memory() -> None:
     assert any(d.forms["B"][0] in e.leaves for e in expansions)
     for e in expansions:
         assert space.written(e).eqns
-    assert space.is_leaf(d.forms["K"][0])
-    assert not space.is_leaf(d.forms["L"][0])
+    assert d.forms["K"][0] in space.leaves
+    assert d.forms["L"][0] not in space.leaves
 
 
 def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None:
@@ -138,7 +138,7 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     d = decompose(program("h=8 k=8", "X[h,k] A[k]", text, "O D"))
     space = Space(d, Bounds())
     found = space.expansions(tuple(d.outputs))
-    anew = [e for e in found if e.multiplies_anew(d.nodes)]
+    anew = [e for e in found if e.recomputes_product(d.nodes)]
     assert 0 < len(anew) < len(found)
     for e in anew:
         (why,) = plans(space, e, d.sizes, lambda _: False)

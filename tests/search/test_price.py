@@ -17,16 +17,16 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import expand, generator
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import read_bytes
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.occupancy import Launch
-from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import estimates, total_us, totals_us
+from mirage_cli.tune.price import estimates, total_us, totals_us
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 TEXT = """
@@ -63,13 +63,13 @@ OTHERS = {
 }
 
 
-def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], dict[str, Tensor]]:
+def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], frozenset[str], dict[str, Tensor]]:
     head, body = TEXT.split("kernel k0")
     for old, new in changes:
         assert old in body
         body = body.replace(old, new)
     graph = parse_mugraph(f"{head}kernel k0{body}")
-    return graph.kernels[0], dict(graph.element_bytes), {t.name: t for t in graph.inputs}
+    return graph.kernels[0], dict(graph.element_bytes), frozenset(), unnamed(graph.inputs)
 
 
 @pytest.mark.parametrize("name", ALIKE)
@@ -239,7 +239,7 @@ def predicted(text: str) -> float:
     graph = parse_mugraph(text)
     large = LARGE if "r:tile" in text else LARGE.replace("r,", "")
     schedule = Schedule({"k0": KernelSchedule.parse(large)})
-    return total_us(graph, schedule, find_target("h200"), models(graph))
+    return total_us(graph, schedule, find_target("h200"))
 
 
 def test_a_product_that_is_added_to_an_accumulator_has_its_registers() -> None:
@@ -273,7 +273,7 @@ def test_what_a_loop_reads_again_costs_memory_where_the_l2_has_lost_it(rows: int
     graph = parse_mugraph(TWO_LOOPS).resized({"m": rows, "n": columns})
     schedule = KernelSchedule((("m", 1), ("n", 1024)), ("m", "n"))
     without, with_it = (
-        float(totals_us(graph, [Schedule({"k0": schedule})], target, models(graph), off)[0]) for off in ({"again"}, ())
+        float(totals_us(graph, [Schedule({"k0": schedule})], target, off)[0]) for off in ({"again"}, ())
     )
     assert with_it > 1.1 * without if again else with_it == without
 

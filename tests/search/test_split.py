@@ -15,7 +15,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.tune.space import estimates
+from mirage_cli.tune.price import estimates
 
 SPEC = """
 name: chunks

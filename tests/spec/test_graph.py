@@ -462,8 +462,11 @@ def test_every_mistake_is_told_as_in_a_spec() -> None:
         g.program()
     text = str(error.value)
     assert "<graph wrong>:2:17: error: the size of k is a positive integer, not '0'" in text
-    assert "<graph wrong>:6:17: error: no dimension is called z\n      X: {dims: [m, z]}\n" in text
-    assert "error: no axis is called kk\n      O = sum(silu(X), kk)\n" in text and "did you mean `k`?" in text
+    assert "<graph wrong>:6:17: error: no axis is called z\n      X: {dims: [m, z]}\n" in text
+    assert (
+        "error: no axis is called kk: it is not among the dims\n      O = sum(silu(X), kk)\n" in text
+        and "did you mean `k`?" in text
+    )
 
 
 MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str]] = {
@@ -477,7 +480,7 @@ MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str
     "two graphs": (lambda g, X: X + small()[1], GraphError, "the arguments are values of two graphs"),
     "unhashable": (lambda g, X: {X}, TypeError, "unhashable"),
     "no name": (lambda g, X: g.let("a b", exp(X)), SpecError, "not a list of assignments"),
-    "taken": (lambda g, X: g.let("k", exp(X)), SpecError, "k is the name of a dimension"),
+    "taken": (lambda g, X: g.let("k", exp(X)), SpecError, "k is the name of an axis"),
     "twice": (lambda g, X: [g.let("Z", exp(X)), g.let("Z", silu(X))], SpecError, "Z is assigned twice"),
     "input again": (lambda g, X: g.input("X", "m"), SpecError, "the key X is given twice"),
     "input as output": (lambda g, X: g.output("X", X, "m", "k"), SpecError, "X is an input and cannot be assigned"),

@@ -124,7 +124,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"#" * (MAX_BYTES + 1))
     with pytest.raises(SpecFileError, match=r"a spec is at most 1 MiB, and this file has 1048577 bytes$"):
         load_spec(path)
-    with pytest.raises(SpecFileError, match=r"none\.yaml: No such file or directory$"):
+    with pytest.raises(SpecFileError, match=r"none\.yaml: No such file or directory\n +`mirage init"):
         load_spec(tmp_path / "none.yaml")
     with pytest.raises(SpecFileError, match="Is a directory"):
         load_spec(tmp_path)
@@ -180,7 +180,7 @@ def test_a_size_is_a_product_of_axes_and_numbers() -> None:
 def test_sizes_of_an_override_are_checked() -> None:
     spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
     for dims, message in (
-        ({"M": 2}, "no dimension is called M, to be given the size 2"),
+        ({"M": 2}, "no axis is called M, to be given the size 2"),
         ({"m": 0}, "the size of m is a positive integer up to 1099511627776, not 0"),
         ({"k": 1, "m": 2}, "at k = 1, m = 2: this arithmetic on numbers has no result"),
     ):
@@ -459,6 +459,13 @@ def test_arithmetic_on_numbers_is_done_when_the_spec_is_read(text: str, value: F
 def test_a_number_may_have_a_name() -> None:
     program = read("scale = 1 / k ** 2\nhalf = scale * 18\nO = X * half")
     assert equations(program) == ["O[m, k] = mul(X, 0.5)"]
+
+
+def test_an_axis_that_is_missing_is_told_once() -> None:
+    text = PLAIN.replace("O = X", "O = sum(X[j] * index(j), j)")
+    with pytest.raises(SpecError) as error:
+        parse_spec(text)
+    assert str(error.value).count("no axis is called j: it is not among the dims") == 1
 
 
 def test_results_have_their_own_names_and_no_name_twice() -> None:

@@ -8,10 +8,10 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.hidden import HIDDEN, pairs
-from mirage_cli.tune.space import estimates, first_schedules, total_us
+from mirage_cli.tune.price import estimates, total_us
+from mirage_cli.tune.space import first_schedules
 
 H200 = find_target("h200")
 ADAPTER = """
@@ -67,7 +67,7 @@ def schedule(first: str = SMALL, second: str = WIDE) -> Schedule:
 
 def hidden_us(graph: MuGraph, s: Schedule) -> float:
     """What the call takes less than its kernels."""
-    return sum(float(e.us[0]) for e in estimates(graph, s, H200).values()) - total_us(graph, s, H200, models(graph))
+    return sum(float(e.us[0]) for e in estimates(graph, s, H200).values()) - total_us(graph, s, H200)
 
 
 def test_what_is_read_behind_a_loop_may_be_computed_beside_it() -> None:
@@ -96,7 +96,7 @@ def test_the_tuner_begins_with_a_kernel_that_has_room_beside_the_next_one() -> N
     first, *others = first_schedules(graph, H200, 6)
     assert hidden_us(graph, first) > 0
     assert any(hidden_us(graph, s) == pytest.approx(0.0) for s in others), "and without"
-    us = [total_us(graph, s, H200, models(graph)) for s in (first, *others)]
+    us = [total_us(graph, s, H200) for s in (first, *others)]
     assert us[0] == pytest.approx(min(us))
 
 

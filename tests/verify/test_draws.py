@@ -9,7 +9,7 @@ from mirage_cli.ir.reach import left_out
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.verify.draws import drawn_bits, run_draws, says, told
+from mirage_cli.verify.draws import drawn_bits, run_draws, status_of, statuses
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
@@ -37,12 +37,14 @@ def test_draws_tell_the_same_at_once_and_alone(name: str) -> None:
     p = PROGRAMS[name]
     needed = frozenset(t.name for t in p.outputs)
     for block in (range(1, 2), range(2, 12), range(12, 76)):
-        at_once = told(p, needed, 5, block)
+        at_once = statuses(p, needed, 5, block)
         for n, draw in enumerate(block):
             results = run_draws(p, 5, block, (draw,)).results
             for t in p.outputs:
                 x = results[t.name]
-                assert (at_once[t.name][n] == aligned(says(x), x.dims, (DRAW, *t.dims))[0]).all(), f"{t.name} in {draw}"
+                assert (at_once[t.name][n] == aligned(status_of(x), x.dims, (DRAW, *t.dims))[0]).all(), (
+                    f"{t.name} in {draw}"
+                )
 
 
 @pytest.mark.parametrize("name", CASES)

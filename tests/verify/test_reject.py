@@ -181,7 +181,7 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "swapped W1 and W2": Wrong(
         "gated_mlp", (("load W1[", "load tmp["), ("load W2[", "load W1["), ("load tmp[", "load W2[")), "field"
     ),
-    "tile dropped: contraction over a grid dimension": Wrong("lora", (("k:loop", "k:grid"),), "structure", "grid dim"),
+    "tile dropped: contraction over a grid axis": Wrong("lora", (("k:loop", "k:grid"),), "structure", "grid axis"),
     "partial result stored as a whole": Wrong(
         "attention", (("s:loop", "s:split"),), "structure", "uses a partial result"
     ),
@@ -309,7 +309,7 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "overlapping store: an output written twice": Wrong(
         "two_outputs", (("store T[m] = T", "store T[m] = T\n  store Y[m, n] = R"),), "structure", "written 2 times"
     ),
-    "a grid dimension missing from the store": Wrong(
+    "a grid axis missing from the store": Wrong(
         "gram", (("output Y f16[i, j]", "output Y f16[i]"), ("store Y[i, j]", "store Y[i]")), "structure", "outputs"
     ),
     "another slice": Wrong("packed", (("V = load X[s, h*16 + d + 128]", "V = load X[s, h*16 + d + 64]"),), "field"),

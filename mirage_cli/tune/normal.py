@@ -1,0 +1,92 @@
+"""Schedules in their normal form: choices that change nothing of the kernels they are made for are not made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from mirage_cli.codegen.access import descriptors, fetched_ahead, leading, relays, specialized, streamed
+from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.ir.schedule import (
+    AtEnd,
+    Before,
+    Early,
+    KernelSchedule,
+    Lead,
+    Relay,
+    Schedule,
+    block_sizes,
+    on_matrix_units,
+)
+from mirage_cli.search.work import chunk_sizes
+
+
+def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule without choices that change nothing of the kernels they are made for."""
+    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), _overlaps(schedule)
+    kernels = {k.name: k for k in graph.kernels}
+    relaying = {n: s.hand_over == Relay() and relays(graph, kernels[n], schedule) for n, s in schedule.kernels.items()}
+    made = ((n, _normalised(graph, kernels[n], s, sizes, overlaps, relaying[n])) for n, s in schedule.kernels.items())
+    return Schedule(dict(made))
+
+
+def _overlaps(schedule: Schedule) -> bool:
+    return any(s.overlap for s in schedule.kernels.values())
+
+
+@lru_cache(maxsize=1 << 14)
+def _normalised(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, axes: tuple[tuple[str, int], ...], overlaps: bool, relaying: bool
+) -> KernelSchedule:
+    """axes: with their sizes. overlaps: whether any kernel does. relaying: whether it may relay where it would."""
+    sizes = dict(axes)
+    if s.specialize:
+        special = specialized(graph, k, s, sizes)
+        s = _with(s, specialize=special, descriptors=s.descriptors or special)
+    if not _hands_over(graph, k, s, sizes, overlaps, relaying):
+        s = _with(s, hand_over=AtEnd())
+    if s.before != Before.NOTHING or s.ahead is not None:
+        found = fetched_ahead(graph, k, s, sizes)
+        before = s.before if None in found else Before.NOTHING
+        s = _with(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
+    if s.tf32x3:
+        s = _with(s, tf32x3=_single(graph, k, s, sizes))
+    if s.patient:
+        s = _with(s, patient=s.overlap and _behind_others(graph, k))
+    if s.descriptors:
+        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes)))
+    return _with(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
+
+
+def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
+    """The same schedule, with its text, where these are its choices already."""
+    return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
+
+
+def _hands_over(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool, relaying: bool
+) -> bool:
+    """Whether a kernel may let the one behind start when its schedule says so, or that is when its loops are done."""
+    match s.hand_over:
+        case Relay():
+            return relaying
+        case Early():
+            return overlaps and bool(k.with_role("loop", "split"))
+        case Lead():
+            return overlaps and leading(graph, k, s, sizes) is not None
+        case AtEnd():
+            return True
+
+
+def _behind_others(graph: MuGraph, k: Kernel) -> bool:
+    """Whether what is in front of the kernel may be a kernel that releases nothing early."""
+    at = graph.kernels.index(k)
+    return at == 0 or graph.kernels[at - 1].kind == "library"
+
+
+def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
+    """Whether products of float32 are large enough for the matrix units."""
+    exact, dims, block = graph.exact()[k.name], k.value_dims, block_sizes(k, s, sizes)
+    products = (e for e in k.body if e.op == "dot" and exact & set(e.values))
+    return any(on_matrix_units(e, dims, block) for e in products)
