@@ -25,7 +25,7 @@ from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import Eqn, Program, tables_of, tensor_type
+from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Program, cast_of, product_type, tables_of, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -40,9 +40,13 @@ Source = Form | int | Number
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """An operator applied. casts: operands of a dot that are brought to a type first, in which the program multiplies
+    them."""
+
     op: str
     args: tuple[Source, ...]
     axes: tuple[str, ...] = ()
+    casts: tuple[tuple[Form, str], ...] = ()
 
 
 @hashed_once
@@ -81,10 +85,13 @@ def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
     return s.op, s.args, s.axes
 
 
-@dataclass(slots=True)
+@dataclass
 class Decomposition:
     """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
 
+    products: the type in which the program multiplies under a Σ, where it does; float32, where it does in several.
+    precise: classes that are float32 though the program names them, as it does those of internal and of promoted
+    values; exact: those whose products are; rounded: the others that are of 16 or 8 bits in the program.
     forms: of each of the program's values; two where its exponentials are safe and, for the sake of an output that is
     as large as they are, as written. names: what the program calls a form, and own: where that is the value as the
     program computes it. cuts: how many nodes were left out, by reason.
@@ -99,6 +106,27 @@ class Decomposition:
     own: dict[Form, str]
     orders: Mapping[Form, tuple[str, ...]] = field(default_factory=dict[Form, tuple[str, ...]])
     cuts: Counter[str] = field(default_factory=Counter)
+    products: dict[Atom, str] = field(default_factory=dict[Atom, str])
+    wide: dict[Form, bool] = field(default_factory=dict[Form, bool])
+
+    @cached_property
+    def exact(self) -> frozenset[Form]:
+        return frozenset(f for v in self.program.exact() for f in self.forms[v])
+
+    @cached_property
+    def precise(self) -> frozenset[Form]:
+        values = self.program.internals | self.program.promoted()
+        return self.exact.union(f for v in values for f in self.forms[v])
+
+    @cached_property
+    def rounded(self) -> Mapping[Form, str]:
+        types, found = self.program.float_types(), dict[Form, str]()
+        for e in self.program.eqns:
+            own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
+            for f in self.forms[e.out] if cast_of(e) else own:
+                if f not in self.precise and types.get(e.out) in HALVES | FLOAT8:
+                    found[f] = types[e.out]
+        return found
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -182,6 +210,8 @@ def decompose(
     outputs = tuple((plain if t.name in as_written else safe)[t.name] for t in program.outputs)
     versions = (safe, plain) if as_written else (safe,)
     d = Decomposition(algebra, program, outputs, {}, {n: tuple(v[n] for v in versions) for n in safe}, {}, {})
+    for forms in versions:
+        _note_products(d, forms)
     own: dict[Form, list[Node]] = {}
     for forms in versions:
         for name, form in forms.items():
@@ -217,6 +247,71 @@ def _writable_nodes(d: Decomposition, form: Form, nodes: Iterable[Node]) -> tupl
     return tuple(unique.values())
 
 
+# -- types of products
+
+
+def _note_products(d: Decomposition, forms: Mapping[str, Form]) -> None:
+    """Takes down in which type the program multiplies under each Σ."""
+    types = d.program.float_types()
+    for e in d.program.eqns:
+        if e.op == "dot":
+            dtype = product_type(e, types, d.program.dtype)
+            for total in _sums_in(forms[e.out]):
+                if {*total.args[0]} & {*e.axes}:
+                    same = d.products.setdefault(total, dtype) == dtype
+                    d.products[total] = dtype if same else "float32"
+
+
+def _dot(d: Decomposition, a: Source, b: Source, axes: tuple[str, ...], dtype: str) -> Step:
+    """A product in this type: an operand that would be multiplied in another is rounded to it first. In any, where it
+    is not named."""
+    sides = [x for x in (a, b) if isinstance(x, Form)]
+    wide = [x for x in sides if _is_wide(d, x)]
+    casts: list[Form] = []
+    if dtype in HALVES and all(_fits(d, x, dtype) for x in wide):
+        casts = wide
+    elif dtype == "float32" and not wide:
+        casts = [x for x in sides if not d.is_input(x)][:1]
+    return Step("dot", (a, b), axes, tuple((x, dtype) for x in dict.fromkeys(casts)))
+
+
+def _is_wide(d: Decomposition, form: Form) -> bool:
+    """Whether products take a class as float32 that no cast has rounded (`ir.mugraph.exact_values`)."""
+    if form not in d.wide:
+        atom = form.atom
+        if d.program.dtype == "float32" and not (atom is not None and atom.kind == "input"):
+            d.wide[form] = True
+        else:
+            d.wide[form] = any(_is_wide_atom(d, a) for m, _ in form.terms for a, _ in m)
+    return d.wide[form]
+
+
+def _is_wide_atom(d: Decomposition, atom: Atom) -> bool:
+    match atom.kind:
+        case "input":
+            return next(t.dtype for t in d.program.inputs if t.name == atom.args[0]) == "float32"
+        case "sum":
+            return d.products.get(atom) not in HALVES and any(_is_wide_atom(d, a) for a, _ in atom.args[1])
+        case "fn" if OPS[atom.args[0]].cast:
+            return False
+        case _:
+            return any(_is_wide(d, x) for x in atom.args if isinstance(x, Form))
+
+
+def _fits(d: Decomposition, form: Form, dtype: str) -> bool:
+    """Whether a class is in the range of a type, as far as the program's own values are: bfloat16 has float32's; to
+    float16 the program rounds this one, or what is made of float32 in it lies between 0 and 1."""
+    if dtype == "bfloat16":
+        return True
+    if any(form in d.forms[e.out] for e in d.program.eqns if cast_of(e) == dtype):
+        return True
+    factors = [f for m, _ in form.terms for f in m if _is_wide_atom(d, f[0])]
+    return len(form.terms) == 1 and all(a.kind == "shifted_exp" and e > 0 for a, e in factors)
+
+
+# -- nodes
+
+
 def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[Node]]:
     """The program's own equations as nodes, where they hold for the safe forms too."""
     nodes: dict[Form, list[Node]] = {}
@@ -234,7 +329,7 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             continue  # an argument or the result has lost an axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
-            node = Node(_steps_of(e, constant), "program")
+            node = Node(_steps_of(d, e, constant), "program")
             nodes.setdefault(safe[e.out], []).append(node)
     return nodes
 
@@ -259,10 +354,12 @@ def _with_joined_reads(program: Program) -> Iterator[Eqn]:
         yield e
 
 
-def _steps_of(e: Eqn, args: tuple[Form | Number, ...]) -> tuple[Step, ...]:
+def _steps_of(d: Decomposition, e: Eqn, args: tuple[Form | Number, ...]) -> tuple[Step, ...]:
     """An equation's steps: one, but for a product with a number, which is no operand of a contraction."""
     if OPS[e.op].kind == "contraction" and not all(isinstance(a, Form) for a in args):
         return Step("mul", args), Step("sum", (0,), e.axes)
+    if e.op == "dot":
+        return (_dot(d, *args, axes=e.axes, dtype=product_type(e, d.program.float_types(), d.program.dtype)),)
     return (Step(e.op, args, e.axes),)
 
 
@@ -288,7 +385,10 @@ class _Steps:
         self.steps: list[Step] = []
 
     def add(self, op: str, *args: Source, axes: tuple[str, ...] = ()) -> int:
-        self.steps.append(Step(op, args, axes))
+        return self.append(Step(op, args, axes))
+
+    def append(self, step: Step) -> int:
+        self.steps.append(step)
         return len(self.steps) - 1
 
     def node(self, origin: str = "algebra") -> Node:
@@ -376,7 +476,7 @@ def _atom_node(d: Decomposition, atom: Atom) -> Node:
 
 def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> Iterator[Node]:
     """dot or sum for one Σ, with some of the factors that stand beside it taken in."""
-    bound, mono = frozenset(total.args[0]), total.args[1]
+    bound, mono, dtype = frozenset(total.args[0]), total.args[1], d.products.get(total, "")
     takeable = [f for f in others if not f[0].dims & bound and not (f[0].kind == "sum" and f[1] == 1) and f[0].dims]
 
     def summed() -> Node:
@@ -393,10 +493,13 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> I
             rest = tuple(f for f in others if f not in taken)
             for side, other, axes in _partitions(d, mono + taken, bound):
                 steps = _Steps()
+                if dtype in HALVES:
+                    for inner in (*_sums_in(side), *_sums_in(other)):
+                        d.products.setdefault(inner, dtype)
                 if side.dims == other.dims:  # neither is a matrix beside the other: a product by elements
                     first = steps.add("sum", steps.add("mul", side, other), axes=axes)
                 else:
-                    first = steps.add("dot", side, other, axes=axes)
+                    first = steps.append(_dot(d, side, other, axes, dtype))
                 _product_after(d, steps, first, rest, c)
                 found += 1
                 yield steps.node()
@@ -596,7 +699,8 @@ def _scaled_after(d: Decomposition, own: Iterable[Node]) -> Iterator[Node]:
                 inside = tuple(f for f in mono if f not in outside)
                 if outside and inside:
                     steps = _Steps()
-                    first = steps.add("dot", d.algebra.of_mono(inside), other, axes=step.axes)
+                    dtype = next((dtype for _, dtype in step.casts), "")
+                    first = steps.append(_dot(d, d.algebra.of_mono(inside), other, step.axes, dtype))
                     _product_after(d, steps, first, outside, c)
                     yield steps.node()
 
@@ -661,18 +765,22 @@ def _common_under_sum(d: Decomposition, form: Form) -> Iterator[Node]:
         if len(where) < 2:
             continue
         axes: set[frozenset[str]] = set()
+        types: set[str] = set()
         inner: list[Form] = []
         for i in where:
             mono, c = form.terms[i]
             total = next(a for a, e in mono if a.kind == "sum" and e == 1)
             here = factor[0].dims & frozenset(total.args[0])
             axes.add(here)
+            types.add(d.products.get(total, ""))
             left = d.algebra.of_mono(tuple(f for f in total.args[1] if f != factor))
             summed = d.algebra.sum(left, frozenset(total.args[0]) - here)
             inner.append(d.algebra.mul(summed, d.algebra.of_mono(tuple(f for f in mono if f[0] is not total), c)))
         if len(axes) > 1:
             continue
         steps = _Steps()
-        first = steps.add("dot", d.algebra.of_mono((factor,)), d.algebra.add(*inner), axes=tuple(sorted(axes.pop())))
+        dtype = types.pop() if len(types) == 1 else ""
+        own = tuple(sorted(axes.pop()))
+        first = steps.append(_dot(d, d.algebra.of_mono((factor,)), d.algebra.add(*inner), own, dtype))
         _chain(d, steps, first, [t for i, t in enumerate(form.terms) if i not in where])
         yield steps.node()

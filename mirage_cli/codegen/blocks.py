@@ -22,7 +22,7 @@ from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookup
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
 
@@ -340,14 +340,15 @@ class Frame:
         return e.type != "float" and e.out not in narrow
 
     def type_of(self, value: str) -> str:
-        """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool; or a
-        smaller one that holds it exactly."""
+        """The element type of a value: of its tensor for a load, 32 bits of 64; that of a cast; else float32, int32 or
+        bool; or a smaller one that holds it exactly."""
         if value in self.loads:
             dtype = self.tensors[self.loads[value].buffer].dtype
             return "int32" if dtype == "int64" else dtype
         if value in self.narrow:
             return self.graph.dtype
-        return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
+        e = self.eqns[value]
+        return cast_of(e) or {"float": "float32", "int": "int32", "bool": "bool"}[e.type]
 
     def space(self, e: Eqn) -> set[str]:
         """The dimensions of a reduction's argument, or of a product before it is summed."""

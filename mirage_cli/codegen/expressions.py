@@ -20,7 +20,7 @@ from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn
+from mirage_cli.ir.program import FLOAT8, HALVES, INTEGERS, Eqn, cast_of, promoted
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, on_matrix_units, takes_float8
 
@@ -105,10 +105,21 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
         return Computed(_constant(e))
     if e.out in f.narrow:
         return Computed(narrow.computed(f, e))
+    if cast := cast_of(e):
+        return Computed(_rounded(f, e, cast, want), _zero_lanes(s, e))
     given = _with_sizes(f, e) if e.type == "bool" else e.args
     whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     args = tuple(_argument(f, a, want, e, whole) for a in given)
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
+
+
+def _rounded(f: Frame, e: Eqn, dtype: str, want: Axes) -> Expr:
+    """A value in a floating-point type."""
+    (a,) = e.values
+    if f.type_of(a) == dtype:
+        return spread(f.current(a), want)
+    x = _argument(f, a, want, e, False)
+    return x if dtype == "float32" else nodes.Cast(x, "float32", dtype)
 
 
 def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
@@ -378,9 +389,10 @@ def _operand_types(f: Frame, e: Eqn, m: Matrices) -> tuple[str, str]:
     """The types in which the matrix units take the operands: as they are stored, where both are of float8."""
     if f.exact & {m.left, m.right}:
         return "float32", "float32"
-    if takes_float8(e, f.loads, f.tensors) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
+    kinds = (f.type_of(v) for v in (m.left, m.right))
+    small = promoted((k if k in HALVES else f.graph.dtype for k in kinds), f.graph.dtype)
+    if takes_float8(e, f.loads, f.tensors, f.eqns) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
         return f.type_of(m.left), f.type_of(m.right)
-    small = f.type_of(m.left) if f.graph.dtype == "float32" else f.graph.dtype
     return small, small
 
 

@@ -36,6 +36,7 @@ from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
+    DTYPES,
     FLOAT8,
     LARGEST_HALF,
     Arg,
@@ -63,7 +64,8 @@ def torch_source(program: Program, name: str = "reference") -> str:
 class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
-    scalar: a Python number, not a tensor. wide: float32, in a program with floating-point inputs of a smaller type.
+    scalar: a Python number, not a tensor. dtype: what the text calls the dtype of a tensor of floats: `dtype`; `wide`,
+    which is float32 where inputs are of a smaller type too; or the name of another that the program casts to.
     narrow: of 8 bits, which arithmetic takes as more.
     """
 
@@ -71,7 +73,7 @@ class _Value:
     layout: Dims
     type: Type
     scalar: bool = False
-    wide: bool = False
+    dtype: str = "dtype"
     narrow: bool = False
 
 
@@ -81,7 +83,7 @@ class _Writer:
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
         self.function = name
-        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *FLOAT8}
+        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *DTYPES}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -90,12 +92,15 @@ class _Writer:
         if len({t.dtype for t in self.narrow}) > 1:  # float16 and bfloat16 have float32 alone in common
             self.wide, self.narrow = floating, []
         mixed = self.wide if self.narrow else []
+        self.called = {(self.narrow or self.wide)[0].dtype: "dtype"} if floating else {program.dtype: "dtype"}
+        if len({t.dtype for t in floating}) > 1:
+            self.called = {self.narrow[0].dtype: "dtype", "float32": "wide"} if self.narrow else {"float32": "dtype"}
         self.values = {
             t.name: _Value(
                 self.names[t.name],
                 t.dims,
                 tensor_type(t),
-                wide=t in mixed,
+                dtype="wide" if t in mixed else "dtype",
                 narrow=DTYPE_BYTES[t.dtype] == 1 and t.dtype != "bool",
             )
             for t in program.inputs
@@ -113,7 +118,8 @@ class _Writer:
 
     def preamble(self, results: Iterable[str]) -> list[str]:
         """Statements that name the dtypes, and bring to one what has none to itself, as far as the text needs them."""
-        small = sorted(FLOAT8 & {t.dtype for t in self.program.results})
+        cast = {x.dtype for x in self.values.values()} - {"dtype", "wide"}
+        small = sorted(cast | (FLOAT8 & {t.dtype for t in self.program.results}))
         stored = [f"{x} = dtype if dtype == torch.float64 else torch.{x}" for x in small]
         lines = [*self.statements, *results, *stored]
         return [*self.computed_in(lines), *stored]
@@ -149,7 +155,7 @@ class _Writer:
             values = [self.values[p.value] for p in self.program.parts if p.tensor == t]
             value = next((x for x in values if x.type == "float"), values[0])
             source, shape = self.tensor(value, tensor_type(t)), _tuple([self.size(d) for d in t.dims])
-            more = t.dtype == "float32" != self.program.dtype
+            more = t.dtype == "float32" and value.dtype != self.called.get("float32")
             kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
             kind = f", dtype={t.dtype}" if t.dtype in FLOAT8 else kind
             kind = f", dtype={self.float_of(t)}" if self.rounds_integers(t, value) else kind
@@ -265,16 +271,25 @@ class _Writer:
                 text, layout = self.contraction(e, row)
                 return self.assign(e, text, layout)
             case _:
-                return self.elementwise(e, row)
+                return self.cast(e, row) if row.cast else self.elementwise(e, row)
 
     def assign(self, e: Eqn, text: str, layout: Dims, scalar: bool = False) -> _Value:
         name = self.names[e.out]
         self.statements.append(f"{name} = {_bare(text)}")
-        return _Value(name, layout, e.type, scalar, e.type == "float" and self.in_wide(e))
+        return _Value(name, layout, e.type, scalar, self.computes_in(e))
 
-    def in_wide(self, e: Eqn) -> bool:
-        """Whether an equation computes in float32 where other floating-point inputs are of a smaller type."""
-        return any(self.values[v].wide for v in e.values)
+    def computes_in(self, e: Eqn) -> str:
+        """What the text calls the dtype in which an equation computes with floats, as PyTorch promotes."""
+        given = {x.dtype for v in e.values if (x := self.values[v]).type == "float" and not x.scalar}
+        return given.pop() if len(given) == 1 else self.called.get("float32", "float32") if given else "dtype"
+
+    def cast(self, e: Eqn, row: Op) -> _Value:
+        """A value in another type. In float64, where the program is evaluated exactly, all of these are float64."""
+        x = self.operand(e.args[0], "float")
+        text, wider = self.tensor(x, "float", x.dtype), self.program.dtype if row.cast in FLOAT8 else row.cast
+        name = self.called.get(wider, wider)
+        text = f"{row.torch.format(text).removesuffix(f'.to({text}.dtype)') if row.cast in FLOAT8 else text}.to({name})"
+        return replace(self.assign(e, text, x.layout), dtype=name)
 
     def rename(self, e: Eqn) -> _Value:
         x = self.operand(e.args[0], e.type)
@@ -282,8 +297,8 @@ class _Writer:
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
         if is_view(access):
-            return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
-        return replace(self.assign(e, *self.gathered(x, access, e.out)), wide=x.wide)
+            return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), dtype=x.dtype)
+        return replace(self.assign(e, *self.gathered(x, access, e.out)), dtype=x.dtype)
 
     def padded(self, x: _Value, access: Access, out: str) -> tuple[str, list[int]]:
         """The tensor, or a copy with zeros around where an access reads beyond; and how many are before each axis."""
@@ -346,7 +361,7 @@ class _Writer:
         match a:
             case str():
                 text = f"torch.arange({self.size(a)}, device={self.device()})"
-                return self.aligned(_Value(text, (a,), "int"), dims, "int", wide=False)
+                return self.aligned(_Value(text, (a,), "int"), dims, "int")
             case Quotient() | Remainder():
                 inside = self.position(a.of, dims)
                 inside = f"({inside})" if len(a.of.terms) > 1 or a.of.offset else inside
@@ -359,7 +374,7 @@ class _Writer:
         if table.narrow:  # which is no type of PyTorch's indices
             table = replace(table, text=f"{table.text}.int()", narrow=False)
         if is_whole(a.access, table.layout, self.program.sizes):
-            return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int", wide=False)
+            return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int")
         return f"{table.text}[{', '.join(self.position(i, dims) for i in a.access)}]"
 
     def view(self, x: _Value, access: Access, out: str) -> str:
@@ -391,12 +406,12 @@ class _Writer:
     def elementwise(self, e: Eqn, row: Op) -> _Value:
         """Arguments aligned to one of them that has every axis, where there is one."""
         want: Type = "float" if e.type == "float" else "int"
-        wide = self.in_wide(e)
+        dtype = self.computes_in(e)
         args: list[_Value] = []
         for i, a in enumerate(e.args):
             is_condition = row.result == "branches" and i == 0
             keep = row.result == "bool" or is_condition
-            args.append(self.operand(a, self.type_of(a) if keep else want, wide))
+            args.append(self.operand(a, self.type_of(a) if keep else want, dtype))
         layout = next((a.layout for a in args if set(a.layout) == set(e.dims)), e.dims)
         infix = not row.torch.startswith("torch.")
         if infix and all(a.scalar for a in args):
@@ -406,7 +421,7 @@ class _Writer:
         for i, a in enumerate(args):
             always_number = row.domain[min(i, len(row.domain) - 1)]
             inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
-            text = a.text if a.scalar and inline else self.aligned(a, layout, want, wide)
+            text = a.text if a.scalar and inline else self.aligned(a, layout, want, dtype)
             texts.append(self.branch(text, e.args[i], branches[0]) if branches and i > 0 else text)
         return self.assign(e, row.torch.format(*texts), layout)
 
@@ -439,7 +454,7 @@ class _Writer:
 
     def contraction(self, e: Eqn, row: Op) -> tuple[str, Dims]:
         """A matmul where the axes are those of one, over any batch axes; otherwise an einsum."""
-        a, b = (self.operand(x, "float", self.in_wide(e)) for x in e.args)
+        a, b = (self.operand(x, "float", self.computes_in(e)) for x in e.args)
         if a.scalar or b.scalar:
             x = b if a.scalar else a
             return f"({a.text} * {b.text}).sum(dim={_places(x.layout, e.axes)})", _without(x.layout, e.axes)
@@ -465,30 +480,31 @@ class _Writer:
             return self.values[arg].type
         return number_type(arg)
 
-    def operand(self, arg: str | Number, want: Type, wide: bool = False) -> _Value:
+    def operand(self, arg: str | Number, want: Type, dtype: str | None = None) -> _Value:
         """The argument with the type that the operator computes in: torch would promote integers to float32, multiply
-        no matrices of two types, and let a float32 without axes pass for float16."""
+        no matrices of two types, and let a float32 without axes pass for float16. dtype: of floats; None for their own.
+        """
         if not isinstance(arg, str):
             return _Value(_number(arg, want), (), want, scalar=True)
         value = self.values[arg]
-        have = value.type if value.type != "float" or not wide or value.wide else "smaller"
-        have = "smaller" if value.narrow else have
+        dtype = dtype or value.dtype
         if want == "int" and value.narrow:
             return replace(value, text=f"{value.text}.int()", narrow=False)
-        if value.scalar or have == want or want != "float":
+        own = value.type == want and value.dtype == dtype and not value.narrow
+        if value.scalar or own or want != "float":
             return value
-        return _Value(f"{value.text}.to({'wide' if wide else 'dtype'})", value.layout, want, wide=wide)
+        return _Value(f"{value.text}.to({dtype})", value.layout, want, dtype=dtype)
 
-    def tensor(self, value: _Value, want: Type, wide: bool = False) -> str:
+    def tensor(self, value: _Value, want: Type, dtype: str = "dtype") -> str:
         if not value.scalar:
             return value.text
-        dtype = "torch.int64" if want == "int" else "wide" if wide else "dtype"
+        dtype = "torch.int64" if want == "int" else dtype
         return f"torch.full((), {value.text}, dtype={dtype}, device={self.device()})"
 
-    def aligned(self, value: _Value, layout: Dims, want: Type, wide: bool) -> str:
+    def aligned(self, value: _Value, layout: Dims, want: Type, dtype: str = "dtype") -> str:
         """The value so that it broadcasts against tensors of this layout."""
         have = tuple(d for d in layout if d in value.layout)
-        text = _permuted(self.tensor(value, want, wide), value.layout, have)
+        text = _permuted(self.tensor(value, want, dtype), value.layout, have)
         if have == layout[len(layout) - len(have) :]:
             return text
         tail = layout[layout.index(have[0]) :]

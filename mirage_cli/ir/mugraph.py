@@ -23,13 +23,14 @@ from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, looku
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
+    HALVES,
     Eqn,
     Merged,
     Range,
     Tensor,
+    cast_of,
     distinct_tables,
     resized_dims,
-    small_inputs,
     tables_of,
 )
 
@@ -207,7 +208,8 @@ class MuGraph:
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""
         inputs, buffers = ({t.name for t in some if t.dtype == "float32"} for some in (self.inputs, self.buffers))
-        found = exact_values(self.kernels, self.dtype, inputs, buffers, small_inputs(self.inputs))
+        small = {t.name for t in (*self.inputs, *self.buffers) if t.dtype in HALVES}
+        found = exact_values(self.kernels, self.dtype, inputs, buffers, small)
         return dict(zip((k.name for k in self.kernels), found, strict=True))
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
@@ -232,17 +234,20 @@ class MuGraph:
 def exact_values(
     kernels: Sequence[Kernel], dtype: str, inputs: Collection[str], buffers: Collection[str], small: Collection[str]
 ) -> list[frozenset[str]]:
-    """For each kernel, the values whose products are of float32: in a program of that type all but `small` inputs, of
-    which the matrix units multiply any two exactly; in others what float32 inputs reach, also through float32 buffers,
+    """For each kernel, the values whose products are of float32: in a program of that type all but `small` inputs and
+    buffers, and casts to 16 bits; in others what float32 inputs and casts reach, also through float32 buffers,
     since a smaller type would lose what eager keeps."""
     if dtype == "float32":
-        return [frozenset(k.value_dims).difference(x.out for x in k.loads if x.buffer in small) for k in kernels]
+        rounded = [{e.out for e in k.body if cast_of(e) in HALVES} for k in kernels]
+        loaded = [{x.out for x in k.loads if x.buffer in small} for k in kernels]
+        return [frozenset(k.value_dims) - a - b for k, a, b in zip(kernels, rounded, loaded, strict=True)]
     read = set(inputs)
     found: list[frozenset[str]] = []
     for k in kernels:
         values = {x.out for x in k.loads if x.buffer in read}
         for e in k.body:
-            if values & set(e.values):
+            cast = cast_of(e)
+            if cast == "float32" or (not cast and values & set(e.values)):
                 values.add(e.out)
         read |= {s.buffer for s in k.stores if s.value in values} & set(buffers)
         found.append(frozenset(values))

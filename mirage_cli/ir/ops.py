@@ -89,6 +89,7 @@ class Op:
     identity: of a reduction: what masked-out lanes and empty accumulators hold. joins: the operator that makes the
         result of two parts' results.
     all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
+    cast: the floating-point type that the argument is rounded to, and the result is of.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Op:
     identity: float | None = None
     joins: str = ""
     all_reduce: str = ""
+    cast: str = ""
 
     @property
     def compares(self) -> bool:
@@ -216,6 +218,32 @@ def _unary(
     field, canon = meaning or _fn(name, _at_zero(ref))
     one = {"known": known, "growth": growth, "commutes": False, "takes_infinity": False}
     return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **one, **rest)
+
+
+def _cast(dtype: str) -> Op:
+    """The rounding to a type of 16 or 32 bits: of real numbers, the identity. How near a kernel comes to what eager
+    PyTorch makes of it is judged in floating point."""
+    return _unary(dtype, f"x rounded to {dtype}", lambda x: x * 1.0, f"tl.cast({{0}}, tl.{dtype})",
+                  f"{{0}}.to(torch.{dtype})", zero="all", degree="first",
+                  meaning=(lambda F, x: x, lambda A, x: x),
+                  result="float", known="exactly", growth="first", assignable=True, cast=dtype)  # fmt: skip
+
+
+def _to_float8(x: Any, digits: int, bias: int, most: float, beyond: float) -> Any:
+    """The nearest number with so many bits behind the first, halves to even; beyond the largest, what is named."""
+    x = np.asarray(x, np.float64)
+    with np.errstate(invalid="ignore"):
+        unit = np.exp2(np.maximum(np.frexp(x)[1] - 1, 1 - bias) - digits)
+        near = np.round(x / unit) * unit
+        return np.where(np.abs(near) > most, np.copysign(beyond, x), near)
+
+
+def _cast_to_float8(dtype: str, digits: int, bias: int, most: float, beyond: float) -> Op:
+    """The rounding to a type of 8 bits, a function of its own: few numbers are left, so where it stands matters."""
+    clamped = f"torch.clamp({{0}}, -{most}, {most})" if beyond == most else "{0}"
+    return _unary(dtype, f"x rounded to {dtype}", lambda x: _to_float8(x, digits, bias, most, beyond),
+                  f"to_{dtype}({{0}})", f"{clamped}.to(torch.{dtype}).to({{0}}.dtype)", flops=8.0, zero="all",
+                  result="float", known="fn", growth="fresh", assignable=True, cast=dtype)  # fmt: skip
 
 
 def _compare(
@@ -459,6 +487,9 @@ _ROWS = [
     _unary("log2", "logarithm to base 2", np.log2, "tl.log2({0})", "torch.log2({0})", flops=4.0, domain=((0.5, 4),),
            meaning=(lambda F, x: F.mul(F.log(x), F.const(1 / LN2)), lambda A, x: A.scale(A.log(x), 1 / LN2)),
            result="float", known="exponential", growth="fresh", assignable=True),
+    *map(_cast, ("float16", "bfloat16", "float32")),
+    _cast_to_float8("float8_e4m3fn", 3, 7, 448.0, 448.0),
+    _cast_to_float8("float8_e5m2", 2, 15, 57344.0, INF),
     Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
        "power({0}, {1})", "({0} ** {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, helper=POWER),

@@ -43,7 +43,8 @@ DTYPE_BYTES = {
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types that nothing computes in but products: values are brought to a larger one first, and rounded where they are
-stored."""
+cast or stored."""
+HALVES = frozenset({"float16", "bfloat16"})
 LARGEST_HALF = 65504.0
 """The largest number of float16."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
@@ -403,22 +404,41 @@ class Program:
         """Every value by name: inputs first, then results in order."""
         return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}
 
+    def float_types(self) -> Mapping[str, str]:
+        """Of each floating-point value, the type that PyTorch's promotion gives it; of float8, as inputs are."""
+        found = {t.name: t.dtype for t in self.inputs if tensor_type(t) == "float"}
+        for e in self.eqns:
+            if e.type == "float":
+                found[e.out] = result_dtype(e, found, self.dtype)
+        return found
+
     def exact(self) -> frozenset[str]:
-        """What float32 inputs reach in a program of a smaller type: PyTorch computes that in float32."""
+        """What float32 inputs reach in a program of a smaller type, and no cast has rounded: PyTorch computes that in
+        float32."""
         found = {t.name for t in self.inputs if t.dtype == "float32"}
         for e in self.eqns:
-            if found & set(e.values):
+            cast = cast_of(e)
+            if cast == "float32" or (not cast and found & set(e.values)):
                 found.add(e.out)
-        return frozenset(found)
+        return self.unrounded(found)
+
+    def unrounded(self, values: Collection[str]) -> frozenset[str]:
+        """Of these values those that something else reads than casts to one type of 16 bits."""
+        outputs = {t.name: {""} for t in self.outputs}
+        read: dict[str, set[str]] = {}
+        for e in self.eqns:
+            for v in e.values:
+                read.setdefault(v, outputs.get(v, set[str]()).copy()).add(cast_of(e))
+        return frozenset(v for v in values if not (len(own := read.get(v, {""})) == 1 and own <= HALVES))
 
     def promoted(self) -> frozenset[str]:
         """float32 outputs, and what elementwise operators make of them: PyTorch's type promotion keeps that in float32,
         and a smaller type may not have its range."""
         found = {t.name for t in self.outputs if t.dtype == "float32"}
         for e in self.eqns:
-            if OPS[e.op].kind == "elementwise" and found & set(e.values):
+            if OPS[e.op].kind == "elementwise" and cast_of(e) in ("", "float32") and found & set(e.values):
                 found.add(e.out)
-        return frozenset(found)
+        return self.unrounded(found)
 
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
@@ -426,19 +446,19 @@ class Program:
         return found
 
     def product_dtype(self) -> str:
-        """The type of operands whose rate bounds its products: float8 where both are of such inputs, or products with
-        them; in float32, some may be of smaller inputs alone."""
-        found, small = self.dtype, {t.name: t.dtype for t in self.inputs if t.name in small_inputs(self.inputs)}
+        """The type of operands whose rate bounds its products: float8 where both are of such inputs, casts, or products
+        with them; in float32, some may be of smaller values alone."""
+        found, types = self.dtype, self.float_types()
         eights = {t.name: t.dtype for t in self.inputs if t.dtype in FLOAT8}
         for e in self.eqns:
-            if e.op == "rename" and e.args[0] in small:
-                small[e.out] = small[str(e.args[0])]
             if e.op == "dot" and {*eights}.issuperset(e.values):
                 return eights[e.values[0]]
-            if e.op == "dot" and {*small}.issuperset(e.values):
-                found = small[e.values[0]]
+            if e.op == "dot" and (small := product_type(e, types, self.dtype)) in HALVES:
+                found = small
             if (e.op == "rename" or OPS[e.op].growth == "product") and (own := [v for v in e.values if v in eights]):
                 eights[e.out] = eights[own[0]]
+            if cast_of(e) in FLOAT8:
+                eights[e.out] = cast_of(e)
         return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
@@ -486,10 +506,28 @@ def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], 
     return [(t.dims, t.below) for t in inputs if t.distinct and isinstance(t.below, str)]
 
 
-def small_inputs(inputs: Iterable[Tensor]) -> frozenset[str]:
-    """Those of float16, or of bfloat16; none where there are both, which float32 alone has in common."""
-    small = [t for t in inputs if t.dtype in ("float16", "bfloat16")]
-    return frozenset(t.name for t in small) if len({t.dtype for t in small}) == 1 else frozenset()
+def cast_of(e: Eqn) -> str:
+    """The type that an equation rounds to, if it is a cast."""
+    return OPS[e.op].cast if e.op in OPS else ""
+
+
+def promoted(types: Iterable[str], own: str) -> str:
+    """What values of these types are computed in together. own: the program's type, which float8 is brought to."""
+    some = {*types} - FLOAT8
+    return own if not some else some.pop() if len(some) == 1 else "float32"
+
+
+def result_dtype(e: Eqn, types: Mapping[str, str], own: str) -> str:
+    """The type of a floating-point result in PyTorch. types: of floating-point values. own: the program's."""
+    given = [types[v] for v in e.values if v in types]
+    if e.op == "rename" and given:
+        return given[0]
+    return cast_of(e) or promoted(given, own)
+
+
+def product_type(e: Eqn, types: Mapping[str, str], own: str) -> str:
+    """The type in which PyTorch multiplies the operands of a contraction. types, own: as of `result_dtype`."""
+    return promoted((types[v] for v in e.values if v in types), own)
 
 
 def tensor_type(t: Tensor) -> Type:

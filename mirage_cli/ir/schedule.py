@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, Literal, TypeAlias  # the type of a choice, which differs by row, and JSON
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.program import FLOAT8, Eqn, Range, Tensor
+from mirage_cli.ir.program import FLOAT8, Eqn, Range, Tensor, cast_of
 
 Word: TypeAlias = int | bool
 Words: TypeAlias = Mapping[str, Word]
@@ -353,13 +353,16 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
     return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
 
 
-def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the matrix units may take both operands of a product as they are stored: float8, with neighbours along an
-    axis that is summed. Up to sm_90 they take no others, and Triton would turn these byte by byte.
+def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]) -> bool:
+    """Whether the matrix units may take both operands of a product in float8: as casts make them, or as they are
+    stored, with neighbours along an axis that is summed. Up to sm_90 they take no others, and Triton would turn these
+    byte by byte.
 
-    loads, tensors: by the names of values and buffers, as far as they are known.
+    loads, tensors, eqns: by the names of values and buffers, as far as they are known.
     """
     for v in e.values:
+        if v in eqns and cast_of(eqns[v]) in FLOAT8:
+            continue
         t = tensors.get(loads[v].buffer) if v in loads else None
         if t is None or t.dtype not in FLOAT8 or not {*loads[v].neighbours(t)} & {*e.axes}:
             return False

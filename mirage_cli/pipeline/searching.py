@@ -24,7 +24,7 @@ from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, cast_of
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.processes import Interrupted, Processes
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
@@ -224,9 +224,10 @@ def search_program(
     from mirage_cli.search.relaid import behind_copies, relaid
 
     start = time.perf_counter()
-    for t in (*program.inputs, *program.results):
-        if not target.holds(t.dtype):
-            raise NoKernelError(program.name, f"{t.name} is of {t.dtype}, which {target.arch} does not have")
+    held = [(t.name, t.dtype) for t in (*program.inputs, *program.results)]
+    for name, dtype in (*held, *((e.out, cast) for e in program.eqns if (cast := cast_of(e)))):
+        if not target.holds(dtype):
+            raise NoKernelError(program.name, f"{name} is of {dtype}, which {target.arch} does not have")
     lowered = lower(program)
     clock = Clock(options.search_s, interrupted)
     prices: Prices = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from mirage_cli.algebra.canonical import Form
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
@@ -174,10 +175,7 @@ class Assembly:
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
-            wide = f in self.storage.precise or self.storage.types[f] == "int"
-            exact = DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"] if wide else t.dtype not in FLOAT8
-            exact &= self.storage.types[f] != "int" or tensor_type(t) == "int"
-            if t is whole and t.dims == stored_axes(d, f) and exact:  # later kernels read it from there
+            if t is whole and t.dims == stored_axes(d, f) and self.holds(t, f):  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
         for n, step in enumerate(steps):
@@ -187,6 +185,16 @@ class Assembly:
             for t in step.plan.scratch:
                 found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
         return found
+
+    def holds(self, t: Tensor, f: Form) -> bool:
+        """Whether an output has a class as the program's own equations read it."""
+        whole = self.storage.types[f] == "int"
+        if whole and tensor_type(t) != "int":
+            return False
+        if whole or f in self.storage.precise:
+            return DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+        rounded = self.d.rounded.get(f)
+        return t.dtype in (rounded, "float32") if rounded else t.dtype not in FLOAT8
 
     def with_buffers(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
         """A kernel of plan n with the μGraph's names of buffers. A class that is an output is stored in all outputs

@@ -20,7 +20,7 @@ from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns, tensor_type
+from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns, tensor_type
 from mirage_cli.search.cuts import Bounds
 
 ASKED = 256
@@ -432,6 +432,7 @@ class _Writer:
         self.d, self.order, self.targets, self.leaves = d, d.axes, set(e.targets), set(e.leaves)
         self.known: dict[str, Tensor | Eqn] = {}
         self.value: dict[Form, str] = {}
+        self.casts: dict[tuple[str, str], str] = {}
         self.loads: list[tuple[str, Form, Access]] = []
         self.eqns: list[Eqn] = []
 
@@ -443,8 +444,11 @@ class _Writer:
         self.value[f] = name
 
     def load(self, name: str, f: Form, access: Access) -> None:
-        kind = type_of(f, self.d.program)
-        self.known[name] = Tensor(name, dims_of(access), {"float": "float32", "int": "int32", "bool": "bool"}[kind])
+        own = f.atom.args[0] if self.d.is_input(f) and f.atom is not None else None
+        rounded = self.d.rounded.get(f, "float32") if f not in self.d.outputs else "float32"
+        computed = {"float": rounded, "int": "int32", "bool": "bool"}[type_of(f, self.d.program)]
+        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), computed)
+        self.known[name] = Tensor(name, dims_of(access), dtype)
         self.loads.append((name, f, access))
 
     def node(self, f: Form, node: Node) -> None:
@@ -456,7 +460,9 @@ class _Writer:
             form = f if last else self.d.algebra.apply(s.op, args, s.axes)
             stored = last and f in self.targets
             if form not in self.value or (stored and self.d.is_input(f)):
-                self.step(s, tuple(self.value[a] if isinstance(a, Form) else a for a in args), form, stored)
+                casts = dict(s.casts)
+                values = (self.cast(self.value[a], casts.get(a)) if isinstance(a, Form) else a for a in args)
+                self.step(s, tuple(values), form, stored)
             forms.append(form)
 
     def step(self, s: Step, args: tuple[Arg, ...], form: Form, stored: bool) -> None:
@@ -473,6 +479,19 @@ class _Writer:
         self.known[name] = eqn
         self.eqns.append(eqn)
         self.value[form] = name
+
+    def cast(self, value: str, dtype: str | None) -> str:
+        """The value, rounded to a type."""
+        known = self.known[value]
+        if dtype is None or (isinstance(known, Tensor) and known.dtype == dtype):
+            return value
+        if (value, dtype) not in self.casts:
+            base = f"{value}_{DTYPES[dtype]}"
+            name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
+            eqn = self.known[name] = equation(name, dtype, (value,), (), self.known, self.order)
+            self.eqns.append(eqn)
+            self.casts[value, dtype] = name
+        return self.casts[value, dtype]
 
     def renamed(self, s: Step, loaded: str) -> None:
         (a,) = s.args

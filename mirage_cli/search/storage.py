@@ -9,7 +9,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
 from mirage_cli.ir.mugraph import exact_values
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, small_inputs
+from mirage_cli.ir.program import DTYPE_BYTES, HALVES
 from mirage_cli.search.roles import Plan
 from mirage_cli.target.gpus import Target
 
@@ -17,14 +17,12 @@ from mirage_cli.target.gpus import Target
 class Storage:
     """How the classes of a decomposition are stored.
 
-    types: of all classes. sizes: of all axes. precise: classes that are float32 though the program names them, as it
-    does those of internal and of promoted values; exact: those whose products are.
+    types: of all classes. sizes: of all axes.
     """
 
     def __init__(self, d: Decomposition, types: Mapping[Form, str], sizes: Mapping[str, int], target: Target) -> None:
         self.d, self.types, self.sizes, self.target = d, types, sizes, target
-        self.exact = {f for v in d.program.exact() for f in d.forms[v]}
-        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
+        self.exact, self.precise = d.exact, d.precise
         self.weighed: dict[Form, int] = {}
         self.written: dict[Form, int] = {}
         for (t, _, _), f in zip(d.program.places(), d.outputs, strict=True):
@@ -37,6 +35,8 @@ class Storage:
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
+        if f in self.d.rounded:
+            return self.d.rounded[f]
         own = self.d.own.get(f)
         if self.types[f] == "int":
             return "int32"
@@ -68,5 +68,6 @@ class Storage:
         inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
         inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
         buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
-        small = small_inputs(self.d.program.inputs)
+        small = {t.name for t in self.d.program.inputs if t.dtype in HALVES}
+        small |= {"@" + f.key for f in plan.leaves if self.dtype_of(f) in HALVES}
         return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers, small)

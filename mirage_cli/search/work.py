@@ -190,7 +190,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
     inputs = tuple(inputs)
-    tensors = {t.name: t for t in inputs}
+    tensors, made = {t.name: t for t in inputs}, {e.out: e for e in kernel.body}
+    small = _of_bytes(kernel, element_bytes) | tensors
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -203,8 +204,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        eights = {e.out for e in eqns if e.op == "dot" and takes_float8(e, loads, tensors) and not exact & {*e.values}}
-        registers = _in_registers(eqns) | _converted(eqns, eights, loads, tensors)
+        products = [e for e in eqns if e.op == "dot"]
+        eights = {e.out for e in products if takes_float8(e, loads, small, made) and not exact & {*e.values}}
+        registers = _in_registers(eqns) | _converted(eqns, eights, loads, small)
         factors = {out: len(x.scaled) for out, x in alone.items()}
         blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
         sums += [axes for axes, _ in blocks]
@@ -227,8 +229,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 tuple(
                     Counter(
                         _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights)
-                        for e in eqns
-                        if e.op == "dot"
+                        for e in products
                     ).items()
                 ),
                 (
@@ -373,6 +374,13 @@ def of_parts(
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     """Values that are computed here, or loaded and computed with."""
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
+
+
+def _of_bytes(kernel: Kernel, element_bytes: Mapping[str, int]) -> dict[str, Tensor]:
+    """What the kernel loads of one byte, as intermediates are: of float8, in the order that their accesses name."""
+    dims = ((x.buffer, tuple(i.axis for i in x.access if i.axis is not None), len(x.access)) for x in kernel.loads)
+    own = {b: axes for b, axes, rank in dims if len(axes) == rank and element_bytes[b] == 1}
+    return {b: Tensor(b, axes, min(FLOAT8)) for b, axes in own.items()}
 
 
 def _converted(

@@ -16,7 +16,7 @@ WINDOW = "a window is X[b, y + i, x + j, c], and dot sums over i, j and c"
 SLICE = "a slice is an axis of its own: give c its size in `dims`, and read X[c] or X[c + start]"
 CHOICE = "a choice is where(mask, x, y)"
 SIZE = "the size of the axis a is a"
-TYPE = "inputs and outputs have types: {dims: [m, k], dtype: float32}"
+CAST = "types are functions, such as bfloat16(x)"
 
 IDIOMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -34,7 +34,9 @@ IDIOMS: Mapping[str, str] = {
         ("scaled_dot_product_attention", "attention", "sdpa"), "write dot(softmax(dot(Q, K, d) * scale, s), V, s)"
     ),
     **dict.fromkeys(("len", "size", "shape"), SIZE),
-    **dict.fromkeys(("cast", "astype", "to", "float", "half", "bfloat16", "int", "float16", "float32"), TYPE),
+    **dict.fromkeys(("cast", "astype", "to"), CAST),
+    "float": "write float32(x)",
+    "half": "write float16(x)",
     "arange": "the position along the axis a is index(a)",
     "iota": "the position along the axis a is index(a)",
     "swish": "write silu(x)",

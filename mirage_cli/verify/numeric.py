@@ -291,6 +291,8 @@ class _Evaluation:
                 x = self.argument(e.args[0], e.type)
                 axes = tuple(self.dims[str(e.args[0])].index(a) for a in e.axes)
                 return _call(row.torch.format("a0", axes), x)
+            case _ if row.cast and row.known == "exactly":
+                return self.argument(e.args[0], "float", e.dims)
             case _:
                 keep = [row.result == "bool" or (row.result == "branches" and i == 0) for i in range(len(e.args))]
                 args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]

@@ -42,7 +42,8 @@ class RoundEveryResult(TorchDispatchMode):
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
     least: all results are multiples of it.
-    jumped: whether one of JUMPS was among the operations. exact: functions whose results stay as they are.
+    jumped: whether one of JUMPS was among the operations, or a rounding to float8.
+    exact: functions whose results stay as they are.
     """
 
     exact: frozenset[Any] = frozenset()
@@ -68,6 +69,7 @@ class RoundEveryResult(TorchDispatchMode):
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
+        self.jumped |= isinstance(result, torch.Tensor) and result.is_floating_point() and result.itemsize == 1
         if func.is_view or func.overloadpacket in self.exact:
             return result
         if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need

@@ -1,5 +1,5 @@
 """Operators are known by their columns: outside `mirage_cli/ir/` no operator's name is compared, those of `STRUCTURE`
-apart."""
+apart, and the names of types, which are those of casts too."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import DTYPES
 
 PACKAGE = Path(__file__).parents[2] / "mirage_cli"
 MODULES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] != "ir"]
 STRUCTURE = {"dot", "sum", "index", "size", "rename"}
 """What other modules know by name, because what they do to axes is the point."""
-NAMES = {*OPS, *DERIVED} - STRUCTURE
+NAMES = {*OPS, *DERIVED} - STRUCTURE - {*DTYPES}
 
 
 def names_in(*nodes: ast.AST) -> set[str]:

@@ -54,6 +54,8 @@ def kinds(*wanted: str) -> list[str]:
     return [name for name, row in OPS.items() if row.kind in wanted]
 
 
+IDENTITIES = [n for n, row in OPS.items() if row.cast and row.known == "exactly"]
+"""Casts, which are one function of real numbers."""
 POWERS = [name for name, row in OPS.items() if row.numbers]
 ELEMENTWISE, REDUCTIONS, CONTRACTIONS, RENAMES = map(kinds, ("elementwise", "reduction", "contraction", "rename"))
 
@@ -342,6 +344,8 @@ def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in OPS if n not in RENAMES])
 def test_every_column_computes_the_reference(name: str, column: str) -> None:
     through, tolerance = COLUMNS[column]
+    if column == "triton" and name in IDENTITIES:
+        tolerance = max(tolerance, torch.finfo(getattr(torch, name)).eps / 2)
     for c in cases(OPS[name]):
         assert_close(through(c), c.expected, tolerance)
 
@@ -802,7 +806,8 @@ def test_meanings_depend_on_every_argument(name: str) -> None:
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs of operators that take the same arguments."""
+    """Pairs of operators that take the same arguments, but for those that differ by rounding alone."""
+    names = [n for n in names if n not in IDENTITIES[1:]]
     key = lambda n: (OPS[n].kind, OPS[n].arity, MASKS.get(n))  # noqa: E731
     return [(a, b) for a, b in combinations(names, 2) if key(a) == key(b)]
 

@@ -697,10 +697,15 @@ def test_results_of_eight_bits() -> None:
     assert "O2: {dims: [a0, a1], dtype: float8_e4m3fn}" in found.regions[0].graph.text()
 
 
-def test_what_is_rounded_to_eight_bits_on_the_way_ends_a_program() -> None:
+def test_what_is_rounded_on_the_way_is_cast() -> None:
+    """To fewer bits alone: of more, nothing is lost."""
     x = torch.randn(8, 16).bfloat16()
     found = cut(exported(as_module(lambda x: (x * 2).to(torch.float8_e5m2).to(torch.bfloat16) + 1), (x,)))
-    assert len(found.regions) == 2
+    assert len(found.regions) == 1 and "float8_e5m2(X0 * 2) + 1" in found.regions[0].graph.text()
+    w = torch.randn(16, 16)
+    mixed = cut(exported(as_module(lambda x, w: (x.float() * w).bfloat16() @ w.bfloat16()), (torch.randn(16), w)))
+    (text,) = (r.graph.text() for r in mixed.regions)
+    assert text.count("bfloat16(") == 2 and "float32(" not in text
     torch.testing.assert_close(found.model(x), (x * 2).to(torch.float8_e5m2).bfloat16() + 1, rtol=0, atol=0)
     given = x.to(torch.float8_e4m3fn)
     read = cut(exported(as_module(lambda x: x.view(16, 8).to(torch.bfloat16) + 1), (given,)))

@@ -386,6 +386,9 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
                       lambda t: (t["X"] * 2).exp() * (t["X"] + 1) + (t["X"] + 1) * (t["Y"] - 1)),
     "spread over lines": ("(X +  # a comment\n     Y\n  )", lambda t: t["X"] + t["Y"]),
     "two on a line": ("B = X; O = B * 2", lambda t: t["X"] * 2),
+    **{n: (f"{n}(X) * 2 + {n}(L)", lambda t: t["X"] * 2 + t["L"][:, None]) for n in ("float16", "bfloat16", "float32")},
+    **{n: (f"{n}(X) + X", lambda t, n=n: t["X"].to(getattr(torch, n)).double() + t["X"])
+       for n in ("float8_e4m3fn", "float8_e5m2")},
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from mirage_cli.spec.aten.shapes import diagonal, unsqueeze
 
 aten = Rows()
 SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",
-        "aten.positive", "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
+        "aten.positive", "aten.dropout", "aten.feature_dropout")  # fmt: skip
 
 
 @aten(*SAME, moves=True)
@@ -25,17 +25,22 @@ def _same(x: Array, probability: Any = None, train: bool = False) -> Array:
     return x
 
 
-@aten("aten.to", "aten._to_copy", moves=True, with_node=True)
+@aten("aten.to", "aten._to_copy", "aten.type_as", moves=True, with_node=True)
 def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
-    dtype = node.meta["val"].dtype
+    dtype, given = node.meta["val"].dtype, node.args[0].meta["val"].dtype
     if dtype.is_floating_point:
-        whole = not node.args[0].meta["val"].dtype.is_floating_point
-        return both(lambda v: v / 1, x) if whole else number_of(x)
+        x = number_of(x) if given.is_floating_point else both(lambda v: v / 1, x)
+        return x if holds(dtype, given) else both(getattr(g, dtype_name(dtype)), x)
     if dtype_name(dtype) == "bool":
         return mask_of(x)
     if x.mask or not node.args[0].meta["val"].dtype.is_floating_point:
         return number_of(x)
     return both(truncated if may_wrap(node) else g.integer, x)
+
+
+def holds(dtype: Any, given: Any) -> bool:
+    """Whether a floating-point type of PyTorch has all numbers of a given type, or more than kernels compute in."""
+    return dtype == given or dtype.itemsize >= 4 or (given.is_floating_point and given.itemsize < dtype.itemsize)
 
 
 FILLED = ("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",

@@ -53,7 +53,8 @@ def handler_of(name: str, op: Op) -> Handler:
     return handler
 
 
-NAMES = {x.name: x.name for x in OPS.values() if x.kind == "elementwise" and (x.called or x.symbol)} | CALLED
+OWN = [x.name for x in OPS.values() if x.kind == "elementwise" and (x.called or x.symbol) and not x.cast]
+NAMES = dict(zip(OWN, OWN, strict=True)) | CALLED
 aten.update({f"aten.{name}": Row(handler_of(name, OPS[ours])) for name, ours in NAMES.items()})
 
 

@@ -56,7 +56,6 @@ def trace(
     """
     t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
     known: dict[Any, Any] = {}
-    rounded = set[Any]()
     inputs: dict[str, Any] = {}
 
     def value(x: Any) -> Any:
@@ -85,7 +84,6 @@ def trace(
         for node in nodes:
             t.maker = node
             magnitudes.refuse_large(node)
-            refuse_rounded(node, rounded)
             known[node] = call(t, node, [operand(node, a) for a in node.args],
                                {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
         for node in outputs:
@@ -236,18 +234,6 @@ def refuse_types(node: Any) -> None:
     dtype = dtype_name(getattr(tensors[0], "dtype", ""))
     if dtype in ("float64", "complex64", "complex128"):
         raise Unsupported(f"{node} is of {dtype}")
-
-
-def refuse_rounded(node: Any, rounded: set[Any]) -> None:
-    """Raises Unsupported for a node that computes with what the program rounds to float8, as it does only where it
-    stores. rounded: the nodes so far that do, or move it; this one is added, where it does."""
-    made = dtype_name(getattr(node.meta.get("val"), "dtype", ""))
-    given = [dtype_name(x.meta["val"].dtype) for x in node.all_input_nodes if is_floating(x)]
-    read = [x for x in node.all_input_nodes if x in rounded]
-    if read and made != dtype_name(read[0].meta["val"].dtype):
-        raise Unsupported(f"{node} computes with what is rounded to float8 on the way")
-    if made in FLOAT8 and (read or any(x != made for x in given)):
-        rounded.add(node)
 
 
 def mutable(node: Any) -> bool:
