@@ -188,9 +188,10 @@ class Assembly:
 
     def holds(self, t: Tensor, f: Form) -> bool:
         """Whether an output has a class as the program's own equations read it."""
-        if self.storage.types[f] == "int":
-            return tensor_type(t) == "int" and DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-        if f in self.storage.precise:
+        whole = self.storage.types[f] == "int"
+        if whole and tensor_type(t) != "int":
+            return False
+        if whole or f in self.storage.precise:
             return DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
         rounded = self.d.rounded.get(f)
         return t.dtype in (rounded, "float32") if rounded else t.dtype not in FLOAT8

@@ -445,10 +445,9 @@ class _Writer:
 
     def load(self, name: str, f: Form, access: Access) -> None:
         own = f.atom.args[0] if self.d.is_input(f) and f.atom is not None else None
-        kinds = {"float": "float32", "int": "int32", "bool": "bool"}
-        kept = {} if f in self.d.outputs else self.d.rounded
-        dtype = kept.get(f, kinds[type_of(f, self.d.program)])
-        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), dtype)
+        rounded = self.d.rounded.get(f, "float32") if f not in self.d.outputs else "float32"
+        computed = {"float": rounded, "int": "int32", "bool": "bool"}[type_of(f, self.d.program)]
+        dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), computed)
         self.known[name] = Tensor(name, dims_of(access), dtype)
         self.loads.append((name, f, access))
 
