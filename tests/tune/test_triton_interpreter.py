@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,44 @@ def test_elements_that_are_wider_than_their_type_are_refused() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="exceeds dtype"):
             interpreter.TensorHandle(np.zeros(3, dtype=np.float64), tl.float32)
+
+
+@triton.jit
+def several_lines(
+    X_ptr,
+    n: tl.constexpr = 4,
+):
+    at = tl.arange(0, n)
+    # behind a comment
+
+    if n > 2:
+        tl.store(X_ptr + at, at)
+
+
+@triton.jit
+def at_the_margin(X_ptr):
+    tl.static_assert(
+        True,
+        """A text that goes on
+at the margin.""",
+    )
+    tl.store(X_ptr, 1)
+
+
+@pytest.mark.parametrize(("kernel", "plain"), [(several_lines, True), (at_the_margin, False)])
+def test_the_text_of_a_function_ends_where_it_is_indented_no_more(
+    kernel: Any, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same code at the same lines as Triton finds by its tokens, which are looked at where that is not so."""
+    rewriter, by_tokens = kernel.rewriter, []
+    expected = rewriter.by_tokens().__code__
+    real = inspect.getsourcelines
+    monkeypatch.setattr(inspect, "getsourcelines", lambda x: by_tokens.append(x) or real(x))
+    found = rewriter.rewrite_ast().__code__
+    assert (found.co_code, found.co_consts, [*found.co_lines()]) == (
+        expected.co_code,
+        expected.co_consts,
+        [*expected.co_lines()],
+    )
+    assert found.co_filename == expected.co_filename == __file__
+    assert plain == (not by_tokens)
