@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, prod
 from typing import NamedTuple, TypeVar
@@ -120,7 +121,7 @@ def descriptors(
     """
     inside = {step.out for loop in place(kernel).loops for step in loop.steps}
     if specialized(graph, kernel, schedule, sizes):
-        return _boxes(graph, kernel, schedule, sizes)
+        return {**_boxes(graph, kernel, schedule, sizes)}
     if not schedule.descriptors:
         return {}
     return {value: d for value, d in _boxes(graph, kernel, schedule, sizes).items() if value in inside}
@@ -153,7 +154,22 @@ def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[s
     return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)
 
 
-def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, Descriptor]:
+def _boxes(
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
+) -> Mapping[str, Descriptor]:
+    return _boxes_of_tiles(graph, kernel, schedule.tiles, schedule.order, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _boxes_of_tiles(
+    graph: MuGraph,
+    kernel: Kernel,
+    tiles: tuple[tuple[str, int], ...],
+    order: tuple[str, ...],
+    axes: tuple[tuple[str, int], ...],
+) -> Mapping[str, Descriptor]:
+    """axes: with their sizes. No other choice of a schedule tells."""
+    sizes, schedule = dict(axes), KernelSchedule(tiles, order)
     block = block_sizes(kernel, schedule, sizes)
     partly = left_out(graph)  # a box has no mask
     found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads if x.buffer not in partly}

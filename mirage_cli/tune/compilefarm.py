@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -46,11 +46,14 @@ Compiled = tuple[KernelResources, ...] | Failure
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
+    """share: of the candidate's launches, number i where i modulo its `shares` is this. again: whether the process that
+    was asked first was killed."""
+
     candidate: Candidate
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    share: int = 0
     again: bool = False
-    """Whether the process that was asked first was killed."""
 
 
 @dataclass(slots=True)
@@ -63,10 +66,6 @@ class _Busy:
     deadline: float
     started: bool = False
     wanted: bool = True
-
-    @property
-    def awaited(self) -> bool:
-        return self.job is not None and self.wanted
 
 
 class CompileFarm:
@@ -83,6 +82,7 @@ class CompileFarm:
         self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._children: list[_Busy] = []
         self._waiting: deque[CompileRequest] = deque()
+        self._parts: dict[str, list[tuple[KernelResources, ...]]] = {}  # of candidates that are not whole yet, by id
         self._unstarted = 0
 
     def __enter__(self) -> CompileFarm:
@@ -120,42 +120,69 @@ class CompileFarm:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
     ) -> None:
-        """Has these compiled after those given before. Each may take its `timeout_s`."""
-        self._waiting += [CompileRequest(c, inputs, outputs) for c in candidates]
-        self.start(self.pending + sum(b.job is not None and not b.wanted for b in self._children))
+        """Has these compiled after those given before. Each share of one may take its `timeout_s`."""
+        candidates = [replace(c, shares=min(c.shares, self.workers)) for c in candidates]
+        self._waiting += [CompileRequest(c, inputs, outputs, i) for c in candidates for i in range(c.shares)]
+        self.start(len(self._waiting) + sum(b.job is not None for b in self._children))
         self._hand_out()
 
     @property
     def pending(self) -> int:
         """Candidates that were given, and neither taken nor dropped."""
-        return len(self._waiting) + sum(b.awaited for b in self._children)
+        return len({r.candidate.id for r in self._waiting} | self._begun)
 
-    def take(self) -> list[tuple[str, Compiled]]:
-        """Ids and kernels of what is done by now; waits for the first of them. Nothing where nothing is pending."""
+    @property
+    def _begun(self) -> set[str]:
+        """Of these, those that a process is at work on or was, by id."""
+        return {b.job.candidate.id for b in self._children if b.job and b.wanted} | self._parts.keys()
+
+    def take(self, wait: bool = True) -> list[tuple[str, Compiled]]:
+        """Ids and kernels of what is done by now. wait: for the first of them. Nothing where nothing is pending."""
         done: list[tuple[str, Compiled]] = []
         while self.pending and not done:
-            for b, answer in self._answers():
+            answers = self._answers(wait)
+            if not answers and not wait:
+                break
+            for b, answer in answers:
                 job = b.job if b.wanted else None
                 b.job, b.deadline = None, 0.0
                 if isinstance(answer, Failure) and answer.fatal:
                     b.child.kill()
                     self._children[self._children.index(b)] = self._spawn()
-                if job is not None:
-                    done.append((job.candidate.id, answer))
+                if job is not None and (whole := self._whole(job.candidate, answer)) is not None:
+                    done.append((job.candidate.id, whole))
             self._hand_out()
         return done
 
+    def _whole(self, candidate: Candidate, answer: Compiled) -> Compiled | None:
+        """What becomes of a candidate with this answer for a share; None while others are still to come."""
+        parts = self._parts.setdefault(candidate.id, [])
+        if isinstance(answer, Failure):
+            self._drop({candidate.id})
+            return answer
+        parts.append(answer)
+        if len(parts) < candidate.shares:
+            return None
+        del self._parts[candidate.id]
+        return tuple({k.cache_key: k for part in parts for k in part}.values())
+
     def forget(self) -> list[str]:
         """Drops what no process has begun with, and says what that is."""
-        ids = [r.candidate.id for r in self._waiting]
-        self._waiting.clear()
-        return ids
+        ids = {r.candidate.id: None for r in self._waiting if r.candidate.id not in self._begun}
+        self._drop(ids.keys())
+        return [*ids]
 
     def drop(self) -> None:
         """Drops everything. Processes that are at work end it first: that takes less time than to start others."""
-        self._waiting.clear()
+        self._drop({r.candidate.id for r in self._waiting} | self._begun)
+
+    def _drop(self, ids: Set[str]) -> None:
+        self._waiting = deque(r for r in self._waiting if r.candidate.id not in ids)
         for b in self._children:
-            b.wanted = False
+            if b.job and b.job.candidate.id in ids:
+                b.wanted = False
+        for id in ids & self._parts.keys():
+            del self._parts[id]
 
     def _hand_out(self) -> None:
         for b in self._children:
@@ -176,10 +203,11 @@ class CompileFarm:
         with suppress(ChildDied):  # the next receive reports it
             b.child.send(request)
 
-    def _answers(self) -> list[tuple[_Busy, Compiled]]:
-        """Waits for at least one process to start, answer, die or run out of time."""
+    def _answers(self, waits: bool = True) -> list[tuple[_Busy, Compiled]]:
+        """Of processes that answer, die or run out of time. waits: for at least one that does so, or starts."""
         busy = [b for b in self._children if b.deadline]
-        ready = wait([b.child.connection for b in busy], max(min(b.deadline for b in busy) - time.monotonic(), 0))
+        within_s = max(min(b.deadline for b in busy) - time.monotonic(), 0) if waits else 0
+        ready = wait([b.child.connection for b in busy], within_s)
         answers: list[tuple[_Busy, Compiled]] = []
         for b in busy:
             if b.child.connection in ready:

@@ -66,6 +66,8 @@ PATIENCE = 160
 GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
+FEW, OVERTIME = 12, 0.1
+"""Until so many are timed, the first part may take this part of the budget more than all of it."""
 LARGE_ELEMENTS = 1 << 26
 """A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
 finals must have."""
@@ -141,6 +143,7 @@ class Explorer:
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
+        self.ready: list[Trial] = []  # of these, what is compiled
         self.guessed: set[str] = set()  # what the surrogate has named
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
@@ -170,8 +173,9 @@ class Explorer:
 
     @property
     def exploring_s(self) -> float:
-        """What is left of it for the first part."""
-        return self.left_s - FINISHING * self.task.budget_s
+        """What is left of it for the first part; where little was timed, the finals and some overtime are shorter."""
+        enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
+        return self.left_s - (FINISHING if enough else -OVERTIME) * self.task.budget_s
 
     @property
     def late(self) -> bool:
@@ -205,18 +209,19 @@ class Explorer:
         finally:
             self.means.farm.drop()
             self.waiting.clear()  # what was not timed may be asked for again
+            self.ready.clear()
 
     def explore(self) -> None:
         while True:
-            if not self.means.farm.pending:
+            if not self.waiting:
                 self.refill()
-            if not self.means.farm.pending:
+            if not self.waiting:
                 self.stopped = self.stopped or "exhausted"
                 return
             with self.phase("compiling"):
-                ready = self.compiled()
+                self.ready += self.compiled(wait=not self.ready)
             with self.phase("timing"):
-                self.time(ready)
+                self.time()
             self.tell()
             if self.large:
                 with self.phase("judging"):
@@ -392,7 +397,8 @@ class Explorer:
         return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.paced_us)[:count]
 
     def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
-        """Has these compiled, unless they were tried before or cannot be written."""
+        """Has these compiled, unless they were tried before or cannot be written; the first, for which a GPU waits,
+        kernel by kernel."""
         sources: dict[str, str] = {}
         for g, s in pairs:
             key = self.key(g, s)
@@ -405,7 +411,8 @@ class Explorer:
                 self.failures[error.reason] += 1
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
                 self.idle += key in self.guessed
-        jobs = [Candidate(key, source) for key, source in sources.items()]
+        kernels = {key: len(self.graphs[self.waiting[key].mugraph].kernels) for key in sources}
+        jobs = [Candidate(key, sources[key], shares=1 if self.guessed else kernels[key]) for key in sources]
         self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
 
     def build(self, pairs: Sequence[tuple[str, Schedule]]) -> list[Trial]:
@@ -416,11 +423,11 @@ class Explorer:
             fine += self.compiled()
         return fine
 
-    def compiled(self) -> list[Trial]:
+    def compiled(self, wait: bool = True) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
-        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled."""
+        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
         fine: list[Trial] = []
-        for key, answer in self.means.farm.take():
+        for key, answer in self.means.farm.take(wait):
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
@@ -435,20 +442,24 @@ class Explorer:
         what = "promising schedules" if self.guessed else "first schedules"
         self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
-    def time(self, trials: Sequence[Trial]) -> None:
-        """Those that are specialized by themselves, the schedules of a μGraph together.
+    def time(self) -> None:
+        """What is compiled: what is specialized by itself, the schedules of a μGraph together; of the others as many as
+        there is time for, which leaves the last for the next time.
 
-        While the others are at work on the GPU, more are named, on what is known by then.
+        While those are at work on the GPU, more are named, on what is known by then.
         """
+        trials, self.ready = self.ready, []
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
         control = self.pace.due() if plain else []
-        some = [*plain, *control]  # what comes last is left out where time is short
+        some = [*plain, *control]
         found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
         for timing in (timing for t, timing in found if t in control):
             self.pace.seen(timing)
         for t, timing in found:
             if t not in control:
                 self.timed(t, timing)
+        if not self.late:
+            self.ready = [t for t in plain if self.key(t.mugraph, t.schedule) in self.waiting]
         own = next((t for t in self.leaders(len(self.trials)) if t.source), None)  # those of an earlier run have none
         if own is not None:
             self.pace.begin(own)
@@ -459,8 +470,9 @@ class Explorer:
         for g, some in risky.items():
             if not self.late:
                 self.time_specialized(g, some)
-        for t in trials:  # what there was no time for
-            self.waiting.pop(self.key(t.mugraph, t.schedule), None)
+        kept = {self.key(t.mugraph, t.schedule) for t in self.ready}
+        for key in {self.key(t.mugraph, t.schedule) for t in trials} - kept:  # what there was no time for
+            self.waiting.pop(key, None)
 
     def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""

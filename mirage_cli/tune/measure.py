@@ -111,12 +111,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A contestant: module text (see the module's docstring) and the seconds that any one step of it may take."""
+    """A contestant: module text (see the module's docstring) and the seconds that any one step of it may take.
+
+    shares: into so many its launches are cut, each compiled by a process of its own.
+    """
 
     id: str
     source: str
     kind: Literal["kernels", "function"] = "kernels"
     timeout_s: float = 20.0
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -796,14 +796,60 @@ def test_what_is_dropped_ends_and_its_process_takes_the_next(triton_cache: Path)
         assert [b.child.pid for b in farm._children] == [first]
 
 
+CALLED = """
+TWO = tl.constexpr(2)
+
+@triton.jit
+def twice(a):
+    return a * TWO
+
+@triton.jit
+def four_times(a):
+    return twice(a) + TWO * a
+
+@triton.jit"""
+CALLING = SCALE_KERNEL.partition("def launch")[0].replace("@triton.jit", CALLED, 1).replace("2 *", "four_times(1)*")
+TWO_KERNELS = f"""
+{CALLING}
+@triton.jit
+def halve(x, y, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + i, four_times(0.5 * tl.load(x + i, i < n)), i < n)
+
+def launch(inputs, outputs, scratch):
+    n = inputs[0].numel()
+    halve[(1,)](inputs[0], outputs[0], n, BLOCK, num_warps=4)
+    scale[(1,)](inputs[0], outputs[0], n, 512, num_warps=4)
+"""
+
+
+def test_a_candidate_is_compiled_by_two_processes(triton_cache: Path) -> None:
+    """And fails where the share of one does. A kernel has one key, on other lines too, and whatever was launched before
+    it, though both call the same functions."""
+    source = TWO_KERNELS.replace("BLOCK", "256")
+    alone = source.replace("    halve[", "    0 and halve[")
+    jobs = [Candidate("one", source), Candidate("two", source, shares=2), Candidate("lower", "\n" + alone)]
+    jobs += [Candidate("wrong", TWO_KERNELS.replace("BLOCK", "100"), shares=2)]
+    with CompileFarm(90, workers=2) as farm:
+        done = list(farm.compile_all(jobs, (X,), (Y,)))
+        assert not farm.pending
+    assert sorted(key for key, _ in done) == ["lower", "one", "two", "wrong"]
+    found = dict(done)
+    kernels = {n: {k.name: k for k in x} for n, x in found.items() if not isinstance(x, Failure)}
+    assert kernels["one"] == kernels["two"] and {*kernels["two"]} == {"halve", "scale"}
+    assert kernels["lower"]["scale"] == kernels["two"]["scale"]
+    assert "power of 2" in failed(found["wrong"], FailureKind.COMPILE).message
+
+
 LAUNCH_WITH_REAL_TENSORS = """
 import json, sys
 from pathlib import Path
 import torch, triton
 from triton.runtime.jit import JITFunction
-from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.modules import load_module, read_generated
 from mirage_cli.tune.offline import OfflineDriver
 
+read_generated(Path(sys.argv[2]))
 triton.runtime.driver.set_active(OfflineDriver(90))
 launch = JITFunction.run
 
