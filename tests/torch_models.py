@@ -357,6 +357,20 @@ def grid_features(rows: torch.Tensor, columns: torch.Tensor, x: torch.Tensor) ->
     return x * torch.stack((a, b, (a * a + b * b).sqrt()), -1)
 
 
+def momenta(p: torch.Tensor, q: torch.Tensor, g: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Adam's for lists of tensors, some of which change in place."""
+    first = list(torch._foreach_lerp([p, q], [g, h], 0.1))
+    torch._foreach_mul_(first, 0.9)
+    second = torch._foreach_addcmul(first, [g, h], [g, h], 0.1)
+    return (*torch._foreach_div(first, torch._foreach_sqrt(torch._foreach_abs(second))), *torch._foreach_norm(second))
+
+
+def advantages(rewards: torch.Tensor) -> torch.Tensor:
+    """GRPO's, of groups of three."""
+    groups = rewards.view(-1, 3)
+    return (rewards - groups.mean(1).repeat_interleave(3)) / (groups.std(1).repeat_interleave(3) + 1e-4)
+
+
 MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "t5_attention": (T5Attention(), (R(1, 7, 24),)),
     "absorbed_latent_attention": (AbsorbedLatentAttention(), (R(2, 5, 20), R(5, 2), R(5, 2))),
@@ -414,6 +428,8 @@ MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: torch.cdist(x, y) + torch.cdist(x, y, p=1) - torch.dist(x, y[:4]),
         (R(4, 3), R(5, 3)),
     ),
+    "momenta": (momenta, (R(3, 4), R(5), R(3, 4), R(5))),
+    "advantages": (advantages, (R(12),)),
     "numbers_instead": (
         lambda x: torch.nan_to_num(x, 1.0, 2.0, -3.0) * 2,
         (torch.tensor([[1.0, math.nan, -math.inf], [math.inf, -2.0, 0.0]]),),

@@ -530,7 +530,8 @@ def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[No
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
     steps = _Steps()
     _chain(d, steps, None, form.terms)
-    if _is_difference(form):  # as the user took it, or a multiple of it: other terms may cancel to nothing
+    if _is_difference(form) and type_of(form, d.program) != "int":
+        # as the user took it, or a multiple of it: of what is rounded, other terms may cancel to nothing
         if _of_products(d, own):
             yield steps.node("program")
             return

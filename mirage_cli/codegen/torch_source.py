@@ -34,7 +34,18 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, LARGEST_HALF, Arg, Eqn, Part, Program, Tensor, tensor_type
+from mirage_cli.ir.program import (
+    DTYPE_BYTES,
+    FLOAT8,
+    LARGEST_HALF,
+    Arg,
+    Eqn,
+    Part,
+    Program,
+    Tensor,
+    number_type,
+    tensor_type,
+)
 
 Dims = tuple[str, ...]
 
@@ -452,7 +463,7 @@ class _Writer:
     def type_of(self, arg: str | Number) -> Type:
         if isinstance(arg, str):
             return self.values[arg].type
-        return "int" if isinstance(arg, Fraction) and arg.denominator == 1 else "float"
+        return number_type(arg)
 
     def operand(self, arg: str | Number, want: Type, wide: bool = False) -> _Value:
         """The argument with the type that the operator computes in: torch would promote integers to float32, multiply

@@ -18,7 +18,7 @@ from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS, power_of_two
-from mirage_cli.ir.program import FLOAT8
+from mirage_cli.ir.program import FLOAT8, number_type
 from mirage_cli.ir.schedule import Schedule
 
 TYPE = {
@@ -602,7 +602,7 @@ def number_text(x: nodes.Literal) -> str:
     if isinstance(value, int):
         return str(value)
     exact = isinstance(value, Fraction)
-    if exact and x.whole and value.denominator == 1:
+    if exact and x.whole and number_type(value) == "int":
         return str(value.numerator) if value >= 0 else f"({value.numerator})"
     number = float(value)
     if not abs(number) <= MOST_FLOAT32:

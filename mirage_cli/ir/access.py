@@ -27,6 +27,8 @@ from typing import Any, TypeAlias, TypeVar  # numbers, arrays or blocks, in whos
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.hashed import hashed_once
+
 T = TypeVar("T")
 Distinct = Mapping[str, tuple[str, ...]]
 """Tables that hold no integer twice, with their axes."""
@@ -35,7 +37,8 @@ FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Index:
     """offset + Σ coefficient · atom, the position along one axis of a tensor.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -97,11 +98,14 @@ def read_once(access: Access, sizes: Mapping[str, int]) -> float:
 
     Counted are affine indices of several axes, which no other index has.
     """
+    return prod(_reached(i, sizes) / prod(sizes[d] for d in i.dims) for i in _windows(access))
+
+
+@lru_cache(maxsize=4096)
+def _windows(access: Access) -> tuple[Index, ...]:
     windows = (i for i in access if i.affine and len(i.dims) > 1)
     others = {i: dims_of(j for j in access if j != i) for i in windows if access.count(i) == 1}
-    return prod(
-        _reached(i, sizes) / prod(sizes[d] for d in i.dims) for i, near in others.items() if not {*i.dims} & {*near}
-    )
+    return tuple(i for i, near in others.items() if not {*i.dims} & {*near})
 
 
 def box_around(accesses: Iterable[Access], sizes: Mapping[str, int]) -> int:

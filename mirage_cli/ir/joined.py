@@ -1,8 +1,11 @@
-"""Products over an axis along which several values lie one behind another, as sums of products over each of them.
+"""Reductions over an axis along which several values lie one behind another, joined of those of each of them.
 
     dot(where(index(d) < 64, A[m, d], B[m, d - 64]), W; d)  -->  add(dot(A, W[e]; e), dot(B, W[e + 64]; e))
     d = 128, e = 64
+    max(where(index(t) < 2048, A[m, t], B[m]); t)           -->  maximum(max(A[m, s]; s), B)
+    t = 2049, s = 2048
 
+What is read of a part of such an axis alone is computed of the value that lies there.
 A mask of positions alone is known for each part of the axis. So no block holds all values to choose from, and none of
 them has to be in memory to be read by an index. Parts of one size have one axis, and one loop walks all of them.
 """
@@ -24,7 +27,7 @@ from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, tables_of
 from mirage_cli.ir.schedule import MIN_DOT
 
 MOST_PARTS = 4
-"""Of one axis: with more products than that, a search takes long."""
+"""Of one axis: with more reductions than that, a search takes long."""
 LONGEST = 1 << 16
 """Positions of an axis at which masks are worked out, at most."""
 
@@ -33,15 +36,15 @@ Counted = Mapping[str, NDArray[np.generic]]
 
 
 def by_parts(program: Program) -> Program | None:
-    """A lowered program with products summed over each of the values that lie along an axis; None where none is."""
+    """A lowered program with reductions over each of the values that lie along an axis; None where none is."""
     found = _Parts(program)
     eqns = tuple(made for e in program.eqns for made in found.of(e))
     if len(found.dims) == len(program.dims) and eqns == program.eqns:
         return None
-    internals = program.internals | found.sums
-    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns, internals=internals)
+    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns)
     needed = {e.out for e in whole.only(t.name for t in program.outputs).eqns}
-    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed))
+    internals = (program.internals | found.sums) & needed
+    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed), internals=internals)
 
 
 class _MixedError(Exception):
@@ -49,7 +52,8 @@ class _MixedError(Exception):
 
 
 class _Parts(Extended):
-    """fixed: axes that stay as they are. sums: over one part or some, which no type of the program's has to hold."""
+    """fixed: axes that stay as they are. sums: reductions over parts, and parts of what is internal, which no type of
+    the program's has to hold."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -58,35 +62,59 @@ class _Parts(Extended):
 
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
         """The equation, or those that it takes in parts."""
-        axes = e.axes if OPS[e.op].kind == "contraction" else ()
-        some = (self.summed(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
+        taken = self.summed if OPS[e.op].joins else self.within
+        axes = e.axes if OPS[e.op].joins else e.names
+        some = (taken(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
         made = next(filter(None, some), (e,))
         self.known |= {x.out: x for x in made}
         return made
 
-    def summed(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
-        """The product, as a sum of products over the parts of its axis; nothing where it has none."""
+    def within(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
+        """What is read of a value along one part of an axis, computed of what makes that part; nothing for others."""
+        (source, *tables), i = e.values, e.names[axis]
+        x, (low, high) = self.known[source], i.bounds(self.dims)
+        if tables or len(e.names) > 1 or isinstance(x, Tensor) or {*i.dims} & {*x.dims}:
+            return ()
         counted = self.counted(axis)
         ends = self.ends(e, axis, counted)
-        if not 2 < len(ends) <= MOST_PARTS + 1 or any(b - a < MIN_DOT for a, b in pairwise(ends)):
+        start = max((n for n in ends if n <= low), default=-1)
+        if len(ends) < 3 or start < 0 or high >= min(n for n in ends if n > start):
+            return ()
+        eqns: list[Eqn] = []
+        try:
+            made = _Part(self, axis, i, {n: y[start] for n, y in counted.items()}, eqns).of(source)
+        except _MixedError:
+            return ()
+        return (*eqns[:-1], replace(eqns[-1], out=e.out)) if eqns and eqns[-1].out == made else ()
+
+    def summed(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
+        """The product, as a sum of products over the parts of its axis; nothing where it has none. Other reductions
+        likewise, also over parts of one position, whose values they are."""
+        row, counted = OPS[e.op], self.counted(axis)
+        ends = self.ends(e, axis, counted)
+        least = MIN_DOT if row.kind == "contraction" else 1
+        if not 2 < len(ends) <= MOST_PARTS + 1 or any(b - a < least for a, b in pairwise(ends)):
             return ()
         before = dict(self.dims)
         eqns: list[Eqn] = []
         products: list[str] = []
         for start, end in pairwise(ends):
-            part = self.axis(e, e.axes[0], end - start, [d for d in self.dims if d not in self.fixed])
-            made = _Part(self, axis, index({part: 1}, start), {n: x[start] for n, x in counted.items()}, eqns)
+            others = [d for d in self.dims if d not in self.fixed]
+            part = [self.axis(e, e.axes[0], end - start, others)] if end - start > 1 else []
+            place = index(dict.fromkeys(part, 1), start)
+            made = _Part(self, axis, place, {n: x[start] for n, x in counted.items()}, eqns)
             try:
                 args = tuple(map(made.of, e.values))
             except _MixedError:
                 self.dims = before
                 return ()
-            products.append(self.add(eqns, e.op, args, tuple(part if d == axis else d for d in e.axes)))
+            axes = (*part, *(d for d in e.axes if d != axis))
+            products.append(self.add(eqns, e.op, args, axes) if axes else args[0])
         total, *_ = sums = products[:1]
         for x in products[1:-1]:
-            sums.append(total := self.add(eqns, "add", (total, x), ()))
+            sums.append(total := self.add(eqns, row.joins, (total, x), ()))
         self.sums |= {*products, *sums}
-        return *eqns, equation(e.out, "add", (total, products[-1]), (), self.known, self.dims)
+        return *eqns, equation(e.out, row.joins, (total, products[-1]), (), self.known, self.dims)
 
     def counted(self, axis: str) -> Counted:
         """What is made of the positions along an axis alone."""
@@ -143,7 +171,8 @@ class _Part:
         if self.axis not in x.dims:
             return name
         if name not in self.made:
-            self.made[name] = self.read(name, {}, x) if isinstance(x, Tensor) else self.computed(x)
+            self.made[name] = made = self.read(name, {}, x) if isinstance(x, Tensor) else self.computed(x)
+            self.parts.sums |= {made} if name in self.parts.program.internals else set()
         return self.made[name]
 
     def computed(self, e: Eqn) -> str:

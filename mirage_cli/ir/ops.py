@@ -134,6 +134,11 @@ class Op:
     all_reduce: str = ""
 
     @property
+    def compares(self) -> bool:
+        """A mask of which of two numbers is the larger, or whether they are equal."""
+        return self.result == "bool" and self.arity == 2 and not self.masks
+
+    @property
     def extremum(self) -> bool:
         """A reduction to the largest or the least."""
         return self.kind == "reduction" and self.identity in (INF, -INF)

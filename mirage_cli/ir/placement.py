@@ -66,7 +66,8 @@ class Placement:
 @lru_cache(maxsize=4096)
 def place(kernel: Kernel) -> Placement:
     """The placement of a generated kernel. Raises InexpressibleError."""
-    online = {e.out for e in kernel.body if e.op == "max" and _loop_axes(kernel, e)}
+    walked = kernel.with_role("loop", "split")
+    online = {e.out for e in kernel.body if e.op == "max" and _loop_axes(walked, e)}
     while True:
         attempt = _Attempt(kernel, frozenset(online))
         placement = attempt.run()
@@ -76,9 +77,9 @@ def place(kernel: Kernel) -> Placement:
         online -= illegal
 
 
-def _loop_axes(kernel: Kernel, e: Eqn) -> tuple[str, ...]:
-    loops = kernel.with_role("loop", "split")
-    return tuple(a for a in loops if a in e.axes) if OPS[e.op].kind in ("reduction", "contraction") else ()
+def _loop_axes(walked: tuple[str, ...], e: Eqn) -> tuple[str, ...]:
+    """Those that the equation reduces."""
+    return tuple(a for a in walked if a in e.axes) if OPS[e.op].kind in ("reduction", "contraction") else ()
 
 
 class _Attempt:
@@ -90,9 +91,10 @@ class _Attempt:
     def __init__(self, kernel: Kernel, online: frozenset[str]) -> None:
         self.kernel = kernel
         self.online = online
-        self.loop_dims = frozenset(kernel.with_role("loop", "split"))
+        self.loop_dims = kernel.with_role("loop", "split")
         self.grid_dims = frozenset(kernel.with_role("grid"))
         self.dims = kernel.value_dims
+        self.inside = {name: frozenset(self.loop_dims).intersection(dims) for name, dims in self.dims.items()}
         self.loops: list[tuple[str, ...]] = []
         self.earliest: dict[str, int] = {}  # in-loop values: first loop that can compute them
         self.after: dict[str, int] = {}  # other values: the straight segment they are known in
@@ -101,12 +103,9 @@ class _Attempt:
         self.degrees: dict[str, dict[str, int]] = {}
         self.bad: set[str] = set()  # maxima that must not be used while they run
 
-    def inside(self, name: str) -> frozenset[str]:
-        return frozenset(self.dims[name]) & self.loop_dims
-
     def run(self) -> Placement:
         for x in self.kernel.loads:
-            (self.earliest if self.inside(x.out) else self.after)[x.out] = 1 if self.inside(x.out) else 0
+            (self.earliest if self.inside[x.out] else self.after)[x.out] = 1 if self.inside[x.out] else 0
         for e in self.kernel.body:
             self.assign(e)
         stored = [(s, self.store_position(s)) for s in self.kernel.stores]
@@ -118,7 +117,7 @@ class _Attempt:
         for a in e.values:
             if a in self.earliest:
                 first = max(first, self.earliest[a])
-            elif OPS[e.op].shift and a == e.args[1] and a in self.online and self.inside(e.out):
+            elif OPS[e.op].shift and a == e.args[1] and a in self.online and self.inside[e.out]:
                 first = max(first, self.home[a])
             elif self.depends_on_partial(a):
                 raise InexpressibleError("uses a partial result")
@@ -127,16 +126,16 @@ class _Attempt:
         return first
 
     def assign(self, e: Eqn) -> None:
-        axes = _loop_axes(self.kernel, e)
+        axes = _loop_axes(self.loop_dims, e)
         if OPS[e.op].kind in ("reduction", "contraction") and self.grid_dims & set(e.axes):
             raise InexpressibleError("reduces a grid axis")
         if axes:
-            if any(not self.inside(a) <= set(axes) for a in e.values) or self.inside(e.out):
+            if any(not self.inside[a] <= set(axes) for a in e.values) or self.inside[e.out]:
                 raise InexpressibleError("nested loop")
             loop = self.loop_from(self.ready(e), axes)
             self.home[e.out] = self.after[e.out] = loop
-        elif self.inside(e.out) or any(self.inside(a) for a in e.values):
-            if not self.inside(e.out):
+        elif self.inside[e.out] or any(self.inside[a] for a in e.values):
+            if not self.inside[e.out]:
                 raise InexpressibleError("leaves a loop without a reduction")
             self.earliest[e.out] = self.ready(e)
         else:
@@ -158,15 +157,13 @@ class _Attempt:
 
     def store_position(self, s: Store) -> int:
         """The loop number for a value in a loop, else minus the straight segment."""
-        inside = self.inside(s.value)
+        inside = self.inside[s.value]
         if not inside:
             split = self.kernel.split
             if split is not None and self.depends_on_partial(s.value) and split_axis(split) not in s.dims:
                 raise InexpressibleError("stores a partial result as a whole")
             return -self.after[s.value]
-        return self.loop_from(
-            self.earliest[s.value], tuple(d for d in self.kernel.with_role("loop", "split") if d in inside)
-        )
+        return self.loop_from(self.earliest[s.value], tuple(d for d in self.loop_dims if d in inside))
 
     def segments(self, stored: list[tuple[Store, int]]) -> list[Straight | Loop]:
         bodies: list[set[str]] = []
@@ -194,7 +191,7 @@ class _Attempt:
                     need.add(a)
                     stack.append(a)
         for name in need:
-            if name in self.earliest and not self.inside(name) <= set(axes):
+            if name in self.earliest and not self.inside[name] <= set(axes):
                 raise InexpressibleError("nested loop")
             if name in self.earliest and self.earliest[name] > loop:
                 raise InexpressibleError("needed before it is known")

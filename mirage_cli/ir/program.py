@@ -47,6 +47,8 @@ stored."""
 LARGEST_HALF = 65504.0
 """The largest number of float16."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
+WORD = (-(1 << 31), (1 << 31) - 1)
+"""The least and the largest integer that kernels compute with: those beyond wrap around."""
 
 MOST_JUDGED = 1 << 28
 """Elements of all inputs and outputs at the largest sizes of dynamic axes that kernels are judged at, about."""
@@ -510,7 +512,9 @@ def spread(t: Tensor, sizes: Mapping[str, int]) -> Spread:
 
 
 def number_type(x: Number) -> Type:
-    return "int" if isinstance(x, Fraction) and x.denominator == 1 else "float"
+    """Of a number in an equation: an integer is one that kernels' integers hold."""
+    whole = isinstance(x, Fraction) and x.denominator == 1
+    return "int" if whole and WORD[0] <= x <= WORD[1] else "float"
 
 
 def number_text(x: Number) -> str:
@@ -535,8 +539,11 @@ def parse_number(text: str) -> Number:
 
 def sort_dims(dims: Iterable[str], order: Iterable[str]) -> tuple[str, ...]:
     """These axes, once each, in the program's order. Axes that the order lacks (split chunks) come first, by name."""
+    dims = set(dims)
+    if len(dims) < 2:
+        return tuple(dims)
     position = {name: i for i, name in enumerate(order)}
-    return tuple(sorted(set(dims), key=lambda d: (position.get(d, -1), d)))
+    return tuple(sorted(dims, key=lambda d: (position.get(d, -1), d)))
 
 
 def equation(

@@ -4,18 +4,15 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import INTEGERS, Arg, Eqn, Tensor, below
+from mirage_cli.ir.program import INTEGERS, WORD, Arg, Eqn, Tensor, below, number_type
 
 Bounds = tuple[int, int]
 """The least and the largest."""
 BYTE: Bounds = (-128, 127)
-WORD: Bounds = (-(1 << 31), (1 << 31) - 1)
-"""Of what kernels compute in: integers beyond wrap around."""
 
 
 def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
@@ -47,7 +44,7 @@ def bounds_of(eqns: Iterable[Eqn], known: Mapping[str, Bounds]) -> dict[str, Bou
     def of(a: Arg) -> Bounds | None:
         if isinstance(a, str):
             return found.get(a)
-        return (int(a), int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+        return (int(a), int(a)) if number_type(a) == "int" else None
 
     for e in eqns:
         row = OPS.get(e.op)

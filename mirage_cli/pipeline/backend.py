@@ -168,7 +168,10 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     given: list[Any] = []
     lengths = Sizes(graph, {s.symbol: size_node(graph, s, args) for s in region.sized}).of
     for i in region.inputs:
-        x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
+        x = args[i.which]
+        if x.meta["val"].dtype == torch.uint8:
+            x = graph.call_function(aten.view.dtype, (x, torch.int8))  # as programs have it
+        x = graph.call_function(aten.permute.default, (x, [*i.order]))
         if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))

@@ -12,9 +12,11 @@ import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
 
 import torch
+from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
@@ -83,6 +85,8 @@ CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
 LIFTS = ("aten.lift_fresh", "aten.lift_fresh_copy")
 """Operators by which a graph reads what the model's text makes of a number, and nothing else."""
+COMPOSITE = DispatchKey.CompositeExplicitAutograd
+"""Of PyTorch's own text of an operator in others."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
@@ -119,7 +123,9 @@ class Given:
 
     def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory. sizes: of the symbols."""
-        x = shaped(turned(tensors[self.which], self.order), self.shape, sizes)
+        x = tensors[self.which]
+        x = x.view(torch.int8) if x.dtype == torch.uint8 else x  # as programs have it
+        x = shaped(turned(x, self.order), self.shape, sizes)
         if self.strides is None:
             return x if x.is_contiguous() else x.contiguous()
         strides = at_sizes(self.strides, sizes)
@@ -256,13 +262,11 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     )
     held = program.graph_signature.inputs_to_lifted_tensor_constants
     numbers = {held[n.name] for n in placeholders(program.graph) if n.name in held and only_lifted(n)}
-    unknown = {n.target for n in calls(program.graph) if not supported(n)}
-    table = torch.export.default_decompositions()
-    some = {op: table[op] for op in unknown if op in table}
+    some = decompositions(program.graph)
     if some or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
-            program = program.run_decompositions(some)  # type: ignore[arg-type]
+        program = decomposed(program, some)
+        if lists := {op: by for op, by in decompositions(program.graph).items() if is_for_each(op)}:
+            program = decomposed(program, lists)  # which changed their tensors in place
     made = program.module()
     made.meta[RANGES] = program.range_constraints
     unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
@@ -276,6 +280,29 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
             scale = None if node in written else scale_of(tensor)  # what it holds differs by call
             node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale}
     return made  # type: ignore[return-value]
+
+
+def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
+    """Of the operators that are not known here, those that PyTorch decomposes, with how it does."""
+    table = torch.export.default_decompositions()
+    unknown = {n.target for n in calls(graph) if not supported(n)}
+    for_each = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op)}
+    return {op: table[op] for op in unknown if op in table} | for_each
+
+
+def is_for_each(operator: Any) -> bool:
+    """Whether an operator makes one list of tensors of others: by calls of another, one for each."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.arguments or len(schema.returns) != 1:
+        return False
+    lists = all(str(x.type) == "List[Tensor]" for x in (schema.arguments[0], schema.returns[0]))
+    return lists and operator.has_kernel_for_dispatch_key(COMPOSITE)
+
+
+def decomposed(program: torch.export.ExportedProgram, by: dict[Any, Any]) -> torch.export.ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
+        return program.run_decompositions(by)
 
 
 def scale_of(tensor: torch.Tensor) -> float | None:
@@ -686,7 +713,8 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
         if i in words:
-            return torch.empty_like(x).random_(-(1 << 31), 1 << 31, generator=generators[x.device])
+            word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
+            return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])
         return drawn(x, generators[x.device], data)
 
     return [example(i, x) for i, x in enumerate(values)]

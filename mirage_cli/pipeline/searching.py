@@ -52,8 +52,8 @@ GRACE_S = 1.3
 KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: plans that are not verified cannot be kept."""
 BEHIND_S = 30.0
-"""Seconds behind the budget that the verification of the program as written and of the cheapest plan may take: without
-the first there may be nothing to use, without the second nothing that is worth it."""
+"""Seconds behind the budget that the verification of the cheapest plan and of the program as written may take, half of
+them the first: without the second there may be nothing to use, without the first nothing that is worth it."""
 BEHIND = 2
 """How many plans that is."""
 SELDOM = (20_000, 20, 50)
@@ -256,7 +256,7 @@ def search_program(
         clock.interrupt()
     written = result.as_written
     others = [c for c in distinct(result.candidates, written) if c.id != written.id]
-    chosen = [written, *others]  # the first two are verified even behind the budget
+    chosen = [*others[:1], written, *others[1:]]  # the first two are verified even behind the budget
     verdicts: list[Verdict] = []
     with Verifier(lowered, [c.graph for c in chosen], options, clock) as verifier:
         for i in range(len(chosen)):
@@ -295,7 +295,7 @@ def beside(one: SearchResult, other: SearchResult) -> SearchResult:
 class Verifier:
     """Verdicts on μGraphs, asked for in order: worked out one by one here and, once that took SLOW_S, in workers.
 
-    The first μGraph is the program as written, the second the cheapest plan: verification of both may take BEHIND_S
+    The first μGraph is the cheapest plan, the second the program as written: verification of both may take BEHIND_S
     more. When time is up, the other μGraphs are refused by the net "time".
     """
 
@@ -323,7 +323,8 @@ class Verifier:
     def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
-        end = partial(self.clock.verification_is_over, BEHIND_S if i < BEHIND else 0.0)
+        behind_s = BEHIND_S * (i + 1) / BEHIND if i < BEHIND else 0.0
+        end = partial(self.clock.verification_is_over, behind_s)
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))

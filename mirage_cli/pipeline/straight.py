@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any  # PyTorch's tensors, and arguments of other kinds
 
+import torch
+
 from mirage_cli.pipeline.regions import Given, Kept, Region, Shape
 
 Order = tuple[int, ...]
@@ -42,6 +44,8 @@ class Steps:
             if apart is not None:
                 found.append(apart.of(given, {}))
                 continue
+            if x.dtype == torch.uint8:
+                x = x.view(torch.int8)  # as programs have it
             if order is not None:
                 x = x.permute(order)
             if not x.is_contiguous():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
@@ -174,9 +174,9 @@ class Assembly:
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
-            exact = (
-                DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"] if f in self.storage.precise else t.dtype not in FLOAT8
-            )
+            wide = f in self.storage.precise or self.storage.types[f] == "int"
+            exact = DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"] if wide else t.dtype not in FLOAT8
+            exact &= self.storage.types[f] != "int" or tensor_type(t) == "int"
             if t is whole and t.dims == stored_axes(d, f) and exact:  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}

@@ -101,6 +101,11 @@ class Estimates:
     shared_bytes: Array
     spread: Array
 
+    def some(self, which: NDArray[np.bool_]) -> Estimates:
+        """Those of some schedules."""
+        parts, busy = ({name: x[which] for name, x in us.items()} for us in (self.parts, self.busy))
+        return Estimates(self.us[which], parts, busy, self.limit[which], self.shared_bytes[which], self.spread[which])
+
     @staticmethod
     def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
         """Several in this order, whose place in it says which of all comes where."""
@@ -209,10 +214,10 @@ def in_turns(x: Launch, o: Occupancy, products: Array, elementwise: Array) -> tu
 
 def latency_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
     """max(of a program instance in the mean · waves, of the longest), each the Σ of segments"""
-    mean, longest = (
-        sum((us for s, n in zip(segments, trips, strict=True) for us in _latencies(x, s, n)), x.zero)
-        for trips in ([s.trips for s in segments], [s.longest for s in segments])
-    )
+    mean = sum((us for s in segments for us in _latencies(x, s, s.trips)), x.zero)
+    longest = mean
+    if any(s.work.limits for s in segments):
+        longest = sum((us for s in segments for us in _latencies(x, s, s.longest)), x.zero)
     return np.maximum(mean * o.waves, longest)
 
 
@@ -305,15 +310,20 @@ def estimate(
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
     if not m.several:
         return _estimate(m, batch, sizes, target, without)
-    tiled = np.array([batch.block[d] < sizes[d] for d in m.grid])
-    patterns, which = np.unique(tiled, axis=1, return_inverse=True)
-    found: list[Estimates] = []
-    for i, pattern in enumerate(patterns.T):
-        parts = m.parts({d for d, several in zip(m.grid, pattern, strict=True) if several})
-        some = batch.some(which.ravel() == i)
-        found.append(_side_by_side([_estimate(p, some, sizes, target, without) for p in parts], target))
-    order = np.argsort(np.argsort(which.ravel(), kind="stable"))
-    return Estimates.of(found, order)
+    tiled = sum((1 << i) * (batch.block[d] < sizes[d]) for i, d in enumerate(m.grid))
+    patterns, which = np.unique(tiled, return_inverse=True)
+    of_patterns = [m.parts({d for i, d in enumerate(m.grid) if p >> i & 1}) for p in patterns.tolist()]
+    groups = [*dict.fromkeys(of_patterns)]
+    group = np.array([groups.index(parts) for parts in of_patterns])[which]
+    found: dict[Model, tuple[NDArray[np.bool_], Estimates]] = {}
+    for part in dict.fromkeys(part for parts in groups for part in parts):
+        own = np.isin(group, [i for i, parts in enumerate(groups) if part in parts])
+        found[part] = own, _estimate(part, batch.some(own), sizes, target, without)
+    together: list[Estimates] = []
+    for i, parts in enumerate(groups):
+        own = [estimates.some((group == i)[some]) for some, estimates in (found[part] for part in parts)]
+        together.append(_side_by_side(own, target))
+    return Estimates.of(together, np.argsort(np.argsort(group, kind="stable")))
 
 
 def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:

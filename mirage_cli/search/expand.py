@@ -168,7 +168,8 @@ class Space:
         elsewhere than where it is computed.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
-        function of inputs by the inputs. A number without axes is one only where it is reduced.
+        function of inputs by the inputs. A number without axes is one only where it is reduced, an integer only where
+        it depends on a reduction: of what is not reduced, it is a position or part of an input. Masks are none.
         """
         if self.d.is_input(f):
             return True
@@ -176,7 +177,8 @@ class Space:
         reduces = self.holds_reduction(f)
         operand = f in self.operands and (f in self.d.own or reduces)
         read = operand or f in self.d.outputs or (f in self.moved and reduces)
-        return self.types[f] == "float" and (reduced or (bool(f.dims) and read))
+        kept = self.types[f] == "float" or (self.types[f] == "int" and reduces)
+        return kept and (reduced or (bool(f.dims) and read))
 
     def _is_renaming(self, f: Form) -> bool:
         """Whether this class is all of another class under other names of axes: the other is read in its place."""
@@ -309,7 +311,8 @@ class _Walk:
         self.equations += len(node.steps)
         self.reductions += node.reduces
         stored = (form,) if form in self.space.inputs else ()
-        found = self.read((*node.moved, *stored), rest + node.children, quota)
+        forms, todo = (*node.moved, *stored), rest + node.children
+        found = self.read(forms, todo, quota) if forms else self.expansions(todo, quota)
         self.reductions -= node.reduces
         self.equations -= len(node.steps)
         del self.chosen[form]
@@ -327,7 +330,7 @@ class _Walk:
                 self.space.cuts["equations of one kernel"] += 1
             elif node.reduces > reductions:
                 self.space.cuts["reductions of one kernel"] += 1
-            elif not all(map(self.readable, self.unread(node.moved))):
+            elif node.moved and not all(map(self.readable, self.unread(node.moved))):
                 self.space.cuts["rename inside a kernel"] += 1
             else:
                 options.append(node)
@@ -436,12 +439,12 @@ class _Writer:
         atom = f.atom
         base = atom.args[0] if self.d.is_input(f) and atom is not None else value_name(self.d, f, self.known)
         name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
-        dtype = next((t.dtype for t in self.d.program.inputs if self.d.is_input(f) and t.name == base), "float32")
-        self.load(name, f, access_of(self.d, f), dtype)
+        self.load(name, f, access_of(self.d, f))
         self.value[f] = name
 
-    def load(self, name: str, f: Form, access: Access, dtype: str = "float32") -> None:
-        self.known[name] = Tensor(name, dims_of(access), dtype)
+    def load(self, name: str, f: Form, access: Access) -> None:
+        kind = type_of(f, self.d.program)
+        self.known[name] = Tensor(name, dims_of(access), {"float": "float32", "int": "int32", "bool": "bool"}[kind])
         self.loads.append((name, f, access))
 
     def node(self, f: Form, node: Node) -> None:

@@ -21,13 +21,14 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.assembly import Assembly, Candidate
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
-from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
+from mirage_cli.search.roles import Costed, Plan, Roles, plans
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target.gpus import Target
@@ -171,7 +172,7 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.inputs = {t.name: t for t in d.program.inputs}
+        self.inputs = unnamed(d.program.inputs)
         self.storage = Storage(d, self.space.types, self.sizes, target)
         self.least = LeastWork(self.storage, self.space, prune)
         self.chains = Chains(self.storage, self, bounds.kernels, prune)
@@ -208,12 +209,12 @@ class _Search:
         total = 0.0
         element_bytes = self.storage.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
-            products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
-            alike = nameless(kernel, element_bytes, self.inputs), products, frozenset(sizes.items())
-            if alike not in self.priced:
+            alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
+            try:
+                best = self.priced[alike]
+            except KeyError:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
-                self.priced[alike] = best_schedule(m, sizes, self.target)
-            best = self.priced[alike]
+                best = self.priced[alike] = best_schedule(m, sizes, self.target)
             if best is None:
                 return None
             total += best[0] + (self.gap_us if i else 0.0)

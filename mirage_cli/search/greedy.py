@@ -40,8 +40,9 @@ def as_written(planner: Planner) -> Kernels:
     kernels: Kernels = {}
 
     def stored(f: Form) -> bool:
-        """Whether a kernel of its own makes it: a number without axes only where it is reduced from what has some."""
-        return types[f] == "float" and (bool(f.dims) or any(n.reduces for n in planner.space.options[f]))
+        """Whether a kernel of its own makes it: an integer, or a number without axes, only where it is reduced."""
+        reduced = any(n.reduces for n in planner.space.options[f])
+        return reduced if types[f] == "int" else types[f] == "float" and (bool(f.dims) or reduced)
 
     def make(f: Form, readers: frozenset[Form] = frozenset()) -> None:
         """readers: those whose kernels come behind this one, and whose results it cannot read."""
@@ -110,12 +111,13 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us
 
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
-    """Makes the first two kernels one that are faster as one."""
+    """Makes the first two kernels one that are faster as one. Two of three hold for them: they have the same axes, they
+    are for outputs alone, they have a class in common."""
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
-        alike = a[0].dims == b[0].dims or {*a, *b} <= set(outputs)
+        same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
         near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
-        if not alike or not near or len(a) + len(b) > MAX_TOGETHER:
+        if same + written + bool(near) < 2 or len(a) + len(b) > MAX_TOGETHER:
             continue
         made = kernel((*a, *b), memory)
         if made is not None and made.us < first.us + second.us + gap_us:

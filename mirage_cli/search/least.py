@@ -31,6 +31,7 @@ class LeastWork:
         self.storage, self.space, self.prune = storage, space, prune
         self.alternatives = space.bounds.alternatives
         self.of_steps: dict[tuple[Form, Node], tuple[float, ...]] = {}
+        self.of_loads: dict[tuple[tuple[Form, Access], ...], float] = {}
         self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
@@ -68,19 +69,27 @@ class LeastWork:
 
     def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""
+        read = () if _masked(written) else tuple((f, access) for _, f, access in written.loads)
+        return (self.read_bytes(read) + sum(map(self.storage.bytes_of, targets))) / self.target.dram_bytes_per_us
+
+    def read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
+        """Of what these loads read: many expansions read the same."""
+        if read not in self.of_loads:
+            self.of_loads[read] = self._read_bytes(read)
+        return self.of_loads[read]
+
+    def _read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
         parts: dict[work.Part, float] = {}
         element_bytes: dict[str, int] = {}
         accesses: list[tuple[str, Access]] = []
-        for name, f, access in () if _masked(written) else written.loads:
-            x = Load(name, buffer_of(self.d, f), access)
+        for f, access in read:
+            x = Load("", buffer_of(self.d, f), access)
             element_bytes[x.buffer] = DTYPE_BYTES[self.storage.dtype_of(f)]
             part, size = work.part_of(x), work.bytes_of(x, element_bytes)
             whole = prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
             parts[part] = max(parts.get(part, 0.0), whole)
             accesses.append((x.buffer, access))
-        moved = float(work.of_parts(parts, accesses, element_bytes, self.sizes))
-        moved += sum(map(self.storage.bytes_of, targets))
-        return moved / self.target.dram_bytes_per_us
+        return float(work.of_parts(parts, accesses, element_bytes, self.sizes))
 
     def arithmetic_us(self, written: Written) -> float:
         """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part

@@ -71,26 +71,6 @@ def shape_of(k: Kernel) -> tuple[object, ...]:
     return k.kind, k.roles, tuple(sorted(x.access for x in k.loads)), tuple(sorted(s.access for s in k.stores))
 
 
-def nameless(k: Kernel, element_bytes: Mapping[str, int], inputs: Mapping[str, Tensor]) -> tuple[object, ...]:
-    """What a kernel's price follows from: all of it but the names of its buffers and values, and the order of its
-    loads. inputs: of the program."""
-    names: dict[str, str] = {}
-
-    def name(text: str) -> str:
-        return names.setdefault(text, f"%{len(names)}")
-
-    def buffer(x: Load | Store) -> tuple[object, ...]:
-        given = inputs.get(x.buffer)
-        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], given and replace(given, name="", scale=1.0)
-
-    args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
-    body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
-    stores = tuple((name(s.value), *buffer(s), s.access) for s in k.stores)
-    loads = {x.out: x for x in k.loads}
-    used = tuple((name(v), *buffer(loads[v]), loads[v].access) for v in [*names] if v in loads)
-    return k.roles, body, stores, used
-
-
 def buffer_of(d: Decomposition, f: Form) -> str:
     """The name of the buffer that holds a class: an input's own, else the class's key behind `@`."""
     atom = f.atom

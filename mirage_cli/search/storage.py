@@ -33,13 +33,14 @@ class Storage:
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
         contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, where eager keeps the
-        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers are not rounded: they
-        are float32's too."""
+        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers have 32 bits."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
         own = self.d.own.get(f)
-        if own is None or f in self.precise or self.types[f] == "int":
+        if self.types[f] == "int":
+            return "int32"
+        if own is None or f in self.precise:
             return "float32"
         for e in self.d.program.eqns:
             if e.out == own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 
 import numpy as np
@@ -31,15 +31,14 @@ DEPTHS = (3.0, 5.0)
 
 def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, list[int]]:
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
-    return {d: _options(m, d, sizes, coarse) for d, r in m.kernel.roles if r != "tile"}
+    matrix, batch = m.matrix_axes(sizes), m.batch_axes(sizes)
+    walked = (d for d, r in m.kernel.roles if r != "tile")
+    return {d: [1] if d in batch else _options(m, d, sizes, coarse, matrix) for d in walked}
 
 
-def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[int]:
+def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: frozenset[str]) -> list[int]:
     size = sizes[d]
     top = next_power_of_two(size)
-    if d in m.batch_axes(sizes):
-        return [1]
-    matrix = m.matrix_axes(sizes)
     if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]
@@ -187,21 +186,30 @@ def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool)
     rows: list[dict[str, float]] = [{}]
     joined = set[str]()
     for p in parts:
-        found = choices(p, sizes, target, [default_order(p)], coarse=coarse)
-        best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
-        for i in np.argsort(estimate(p, found.batch, sizes, target).us, kind="stable"):
-            row = {d: float(column[i]) for d, column in found.batch.block.items()}
-            some = best.setdefault(tuple((d, n) for d, n in row.items() if d in shared), [])
-            if len(some) < BEST_OF_PART and row not in some:
-                some.append(row)
+        kept = _best_of_part(p, tuple(sizes.items()), target, coarse, frozenset(shared))
         own = {d for d, _ in p.kernel.roles}
         both = sorted(joined & own)
         joined |= own
         alike: dict[tuple[float, ...], list[dict[str, float]]] = {}
-        for row in (row for some in best.values() for row in some):
+        for row in kept:
             alike.setdefault(tuple(row[d] for d in both), []).append(row)
         rows = [a | b for a in rows for b in alike.get(tuple(a[d] for d in both), ())]
     return {d: np.array([row[d] for row in rows]) for d in axes}
+
+
+@lru_cache(maxsize=4096)
+def _best_of_part(
+    p: Model, sizes: tuple[tuple[str, int], ...], target: Target, coarse: bool, shared: frozenset[str]
+) -> tuple[dict[str, float], ...]:
+    """For each choice along axes that it shares with other parts, the best of a part. Kernels have parts in common."""
+    found = choices(p, dict(sizes), target, [default_order(p)], coarse=coarse)
+    best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
+    for i in np.argsort(estimate(p, found.batch, dict(sizes), target).us, kind="stable"):
+        row = {d: float(column[i]) for d, column in found.batch.block.items()}
+        some = best.setdefault(tuple((d, n) for d, n in row.items() if d in shared), [])
+        if len(some) < BEST_OF_PART and row not in some:
+            some.append(row)
+    return tuple(row for some in best.values() for row in some)
 
 
 def best_schedule(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.footprint import box_around
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
@@ -22,6 +23,7 @@ from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
+from mirage_cli.search.alike import nameless, unnamed
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
@@ -60,7 +62,8 @@ class Product:
         return *self.left, *self.right, *self.summed, *self.batch
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Lines:
     """Elements of a tensor that a load reads, as they lie in memory. element: bytes of one. intermediate: whether no
     caller gives it."""
@@ -70,20 +73,27 @@ class Lines:
     element: int
     intermediate: bool
 
-    def aligned(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    def aligned(self, sizes: Mapping[str, int]) -> Sequence[tuple[str, int]]:
         """The axes in which the address moves by single elements, each with what all else of the address is a multiple
         of (0 for nothing else): one instruction of a thread loads elements that begin at a multiple of their number."""
-        tensor = self.tensor.with_aligned_rows(sizes, self.element) if self.intermediate else self.tensor
-        steps = tensor.steps(sizes)
-        terms = [(a, n * step) for i, step in zip(self.access, steps, strict=True) for a, n in i.terms]
-        offset = sum(i.offset * step for i, step in zip(self.access, steps, strict=True))
-        return [
-            (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
-        ]
+        return _aligned(self, tuple(sizes[d] for d in self.tensor.dims))
 
     def aligned_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Those in which rows begin at multiples of what one instruction of a thread loads."""
         return [a for a, n in self.aligned(sizes) if n * self.element % WIDEST_BYTES == 0]
+
+
+@lru_cache(maxsize=4096)
+def _aligned(lines: Lines, extent: tuple[int, ...]) -> Sequence[tuple[str, int]]:
+    """extent: of the tensor."""
+    sizes = dict(zip(lines.tensor.dims, extent, strict=True))
+    tensor = lines.tensor.with_aligned_rows(sizes, lines.element) if lines.intermediate else lines.tensor
+    steps = tensor.steps(sizes)
+    terms = [(a, n * step) for i, step in zip(lines.access, steps, strict=True) for a, n in i.terms]
+    offset = sum(i.offset * step for i, step in zip(lines.access, steps, strict=True))
+    return tuple(
+        (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +111,9 @@ class Work:
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A kernel as the cost model sees it: worked out once, evaluated for many tiles."""
+    """A kernel as the cost model sees it: worked out once, evaluated for many tiles. Each equals itself alone."""
 
     kernel: Kernel
     grid: tuple[str, ...]
@@ -129,7 +139,7 @@ class Model:
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return tuple(_part(k, self.element_bytes, self.exact, self.inputs) for k in beside(self.kernel, tiled))
+        return _parts(self, frozenset(tiled))
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
@@ -147,10 +157,25 @@ class Model:
 
 
 @lru_cache(maxsize=4096)
-def _part(
-    kernel: Kernel, element_bytes: tuple[tuple[str, int], ...], exact: frozenset[str], inputs: tuple[Tensor, ...]
-) -> Model:
-    return model(kernel, dict(element_bytes), exact, inputs)
+def _parts(m: Model, tiled: frozenset[str]) -> tuple[Model, ...]:
+    inputs = unnamed(m.inputs)
+    element_bytes = dict(m.element_bytes)
+    some = beside(m.kernel, tiled)
+    return tuple(_part(_Part(nameless(k, element_bytes, m.exact, inputs), k, m)) for k in some)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a kernel. Those that are alike are equal."""
+
+    alike: Hashable
+    kernel: Kernel = field(compare=False)
+    of: Model = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _part(x: _Part) -> Model:
+    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs)
 
 
 def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:
@@ -235,7 +260,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         frozenset(exact),
         inputs,
         len(beside(kernel, kernel.with_role("grid"))) > 1,
-        frozenset(d for e in kernel.body if e.op == "dot" and halves & _made_of(kernel, e) for d in (*e.dims, *e.axes)),
+        frozenset(
+            d
+            for e in kernel.body
+            if halves and e.op == "dot" and halves & _made_of(kernel, e)
+            for d in (*e.dims, *e.axes)
+        ),
     )
 
 
@@ -267,8 +297,14 @@ def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
 
 def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
     """Of an element, for each position that reads it: several in a row may."""
-    in_a_row = (math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms)) for d in x.dims)
-    return element_bytes[x.buffer] / math.prod(max(n, 1) for n in in_a_row)
+    return element_bytes[x.buffer] / _in_a_row(x.access)
+
+
+@lru_cache(maxsize=4096)
+def _in_a_row(access: Access) -> int:
+    """Positions that read one element."""
+    in_a_row = (math.gcd(*(steady(a, d) for i in access for a, _ in i.terms)) for d in dims_of(access))
+    return math.prod(max(n, 1) for n in in_a_row)
 
 
 def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
@@ -281,10 +317,16 @@ def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
 def lines_of(x: Load, t: Tensor | None, element: int) -> Lines | None:
     """None where the addresses are not known. t: None for an intermediate, with the axes that the access names.
     element: bytes of one."""
+    return _lines(x.access, None if t is None else (t.dims, t.strides), element)
+
+
+@lru_cache(maxsize=4096)
+def _lines(access: Access, t: tuple[tuple[str, ...], tuple[int | None, ...]] | None, element: int) -> Lines | None:
     if t is not None:
-        return Lines(Tensor("", t.dims, "", strides=t.strides), x.access, element, intermediate=False)
-    dims = tuple(i.axis for i in x.access if i.axis is not None)
-    return Lines(Tensor("", dims, ""), x.access, element, intermediate=True) if len(dims) == len(x.access) else None
+        dims, strides = t
+        return Lines(Tensor("", dims, "", strides=strides), access, element, intermediate=False)
+    dims = tuple(i.axis for i in access if i.axis is not None)
+    return Lines(Tensor("", dims, ""), access, element, intermediate=True) if len(dims) == len(access) else None
 
 
 def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], element: int) -> bool:
@@ -297,10 +339,15 @@ def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], elem
 def part_of(x: Load) -> Part:
     """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
     parts."""
-    if not all(i.affine for i in x.access):
-        return Part(x.buffer, access_text(x.access))
-    offsets = [i.offset for i in x.access]
-    return Part(x.buffer, str(offsets) if any(offsets) else "")
+    return Part(x.buffer, _where(x.access))
+
+
+@lru_cache(maxsize=4096)
+def _where(access: Access) -> str:
+    if not all(i.affine for i in access):
+        return access_text(access)
+    offsets = [i.offset for i in access]
+    return str(offsets) if any(offsets) else ""
 
 
 def of_parts(
@@ -380,6 +427,8 @@ class Unscaled(NamedTuple):
 
 def _unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:
     """None where operands are float32 otherwise, or where no accumulator takes what factors multiply."""
+    if not any(v in exact for v in product.args):
+        return Unscaled(product, (), ())
     loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
     read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
     limits: dict[str, int] = {}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from mirage_cli.ir.ops import OPS, power_of_two
-from mirage_cli.ir.program import Arg, number_type
-from mirage_cli.ir.whole import WORD, Bounds, bounds_of, positions
+from mirage_cli.ir.program import WORD, Arg, number_type
+from mirage_cli.ir.whole import Bounds, bounds_of, positions
 from mirage_cli.spec.scope import Scope
 
 LEAST, LARGEST = WORD
@@ -41,13 +41,15 @@ class Integers:
         x, y = args
         if not isinstance(x, str) and not isinstance(y, str):
             return op, (x, y)
+        if OPS[op].integers:
+            x, y = args = tuple(word(a) for a in args)
         types = [self.type_of(a) for a in args]
         if OPS[op].integers:
             if "bool" in types:
                 raise ValueError("masks are joined by `and`, `or` and xor(mask, other), not by their bits")
             if types != ["int", "int"]:
                 raise ValueError(f"{OPS[op].symbol} is of integers; integer(x) makes one of a float. Powers are x ** y")
-            return self.of_bits(op, *(a if isinstance(a, str) else word(a) for a in args))
+            return self.of_bits(op, x, y)
         if types == ["int", "int"]:
             self.check_divisor(y)
         elif types[0] == "int" and max(map(abs, self.bounds(x))) > 1 << FLOAT_BITS:
@@ -93,9 +95,10 @@ class Integers:
         return (op, (x, y)) if simpler is None else (simpler[0], (x, simpler[1]))
 
 
-def word(x: Arg) -> Fraction:
-    """A number as 32 bits. Raises ValueError for what has more."""
-    assert isinstance(x, Fraction), "a whole number"
+def word(x: Arg) -> Arg:
+    """A whole number as 32 bits, and anything else itself. Raises ValueError for what has more."""
+    if not isinstance(x, Fraction) or x.denominator != 1:
+        return x
     if not LEAST <= x <= 2 * LARGEST + 1:
         raise ValueError(f"{x} has more than 32 bits")
     return x if x <= LARGEST else x - (1 << 32)

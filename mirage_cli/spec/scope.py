@@ -40,7 +40,7 @@ class Scope:
 
     sizes: of every axis; 0 for one whose size was refused. dynamic: the axes whose size is known only when a kernel is
     called. names: of values; None for one that is poisoned. taken: names that no value of the reader's own may have.
-    written: names of what is written in parts.
+    written: names of what is written in parts. missing: names of axes that there are not, each of which is told once.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Scope:
         self.written: set[str | None] = set()
         self.used: set[str] = set()
         self.taken: set[str] = set()
+        self.missing: set[str] = set()
 
     def begin(self, text: str, place: Place) -> None:
         """Mistakes from here on are at places in this text."""
@@ -130,8 +131,11 @@ class Scope:
         """The name of an axis; with `inside`, one that a value has."""
         if not isinstance(e, ast.Name):
             raise self.fail(e, "the name of an axis is needed here")
+        if e.id in self.missing:
+            raise Poisoned
         if e.id not in self.sizes:
-            raise self.fail(e, f"no axis is called {e.id}", e.id, self.sizes)
+            self.missing.add(e.id)
+            raise self.fail(e, f"no axis is called {e.id}: it is not among the dims", e.id, self.sizes)
         if inside is not None and e.id not in inside:
             has = ", ".join(inside) or "none"
             raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)

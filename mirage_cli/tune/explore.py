@@ -145,6 +145,8 @@ class Explorer:
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.ready: list[Trial] = []  # of these, what is compiled
         self.guessed: set[str] = set()  # what the surrogate has named
+        self.asked_at: float | None = None  # when the first were given to the compilers
+        self.compiling_s = self.choosing_s = 0.0  # until the first was compiled; what the last naming took
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
@@ -246,12 +248,16 @@ class Explorer:
                     self.judge(t)
 
     def refill(self) -> None:
-        """Names more schedules where few are left on their way."""
+        """Names more schedules where few are left on their way, and what is named can still be compiled and timed."""
         while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+            if self.compiling_s and self.waiting and self.exploring_s < self.choosing_s + self.compiling_s:
+                break
+            start = time.monotonic()
             with self.phase("choosing"):
                 promising = self.promising()
                 self.guessed |= {self.key(*pair) for pair in promising}
                 self.ask(promising)
+            self.choosing_s = time.monotonic() - start
             if not promising:
                 break
 
@@ -413,6 +419,7 @@ class Explorer:
                 self.idle += key in self.guessed
         kernels = {key: len(self.graphs[self.waiting[key].mugraph].kernels) for key in sources}
         jobs = [Candidate(key, sources[key], shares=1 if self.guessed else kernels[key]) for key in sources]
+        self.asked_at = self.asked_at or time.monotonic()
         self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
 
     def build(self, pairs: Sequence[tuple[str, Schedule]]) -> list[Trial]:
@@ -427,7 +434,10 @@ class Explorer:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
         timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
         fine: list[Trial] = []
-        for key, answer in self.means.farm.take(wait):
+        found = self.means.farm.take(wait)
+        if found and not self.compiling_s and self.asked_at:
+            self.compiling_s = time.monotonic() - self.asked_at
+        for key, answer in found:
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))

@@ -58,7 +58,7 @@ soon as one overflows like eager."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 PREPARING = 4.0
 """Times the seconds of a timing's rounds that all of it takes, where calls are long."""
-LEAST_SECONDS = 0.05
+LEAST_SECONDS, LATE_SECONDS = 0.05, 0.15
 
 
 Verdict = tuple[Trial, Judged]
@@ -230,9 +230,10 @@ class Finals:
 
     @property
     def effort(self) -> Effort:
-        """The careful timing's. Calls of large problems are long: there it is what time allows."""
+        """The careful timing's. Calls of large problems are long: there it is what time allows; where time is up, it is
+        less."""
         if not self.explored.large:
-            return FINAL
+            return FINAL if self.explored.left_s > 0 else replace(FINAL, seconds=LATE_SECONDS)
         seconds = self.explored.left_s / (PREPARING * (FINALISTS + 1))
         return replace(FINAL, seconds=min(FINAL.seconds, max(LEAST_SECONDS, seconds)))
 

@@ -33,7 +33,8 @@ SMALL = 16
 BATCH = 3
 """The size that stands for a batch axis of contractions: its positions repeat one another's work."""
 SPACE = 1 << 22
-"""Elements of the space of one equation at reduced sizes, beyond which the longest axes are made BATCH long."""
+"""Elements of the space of one equation at reduced sizes, beyond which the longest axes are made BATCH long, but for
+what has to be there to be read."""
 PART = 3
 """The size that stands for a part of a merged axis, but its last, with which it is about as long as one of REDUCED."""
 FEW = 24
@@ -80,10 +81,7 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         if root[d] not in batch
     }
 
-    lowered = lower(program)
-    for d in sorted(roots, key=lambda d: (-small[d], d)):
-        if _largest_space(lowered.resized({a: min(sizes[a], small[root[a]]) for a in sizes})) > SPACE:
-            small[d] = BATCH
+    lowered, distinct = lower(program), distinct_positions(program.inputs)
 
     def reduced(d: str) -> int:
         if d in part:
@@ -92,9 +90,15 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
             return BATCH
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
-    least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
-    distinct = distinct_positions(program.inputs)
-    return large_enough(least, lowered.accesses(), sizes, root.__getitem__, distinct=distinct)
+    def found() -> dict[str, int]:
+        least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
+        return large_enough(least, lowered.accesses(), sizes, root.__getitem__, distinct=distinct)
+
+    for d in sorted(roots, key=lambda d: (-small[d], d)):
+        least = {a: min(sizes[a], small[root[a]]) for a in sizes}
+        if max(_largest_space(lowered.resized(x)) for x in (least, found())) > SPACE:
+            small[d] = BATCH
+    return found()
 
 
 def _largest_space(program: Program) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any  # what a function returns: a tensor, several, or nothing
 
 from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, may_name_nothing, read_by, strides
@@ -22,7 +21,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, spread
+from mirage_cli.ir.program import Eqn, Program, number_type, spread
 from mirage_cli.verify.rows import row_axis
 
 if TYPE_CHECKING:
@@ -346,7 +345,7 @@ class _Evaluation:
         import torch
 
         if not isinstance(a, str):
-            whole = type != "float" and isinstance(a, Fraction) and a.denominator == 1
+            whole = type != "float" and number_type(a) == "int"
             return torch.tensor(
                 int(a) if whole else float(a), dtype=None if whole else torch.float64, device=self.device
             )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
-from mirage_cli.ir.access import Index, renames
+from mirage_cli.ir.access import Index, index, renames
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
@@ -153,6 +155,7 @@ class _Short:
             size[c] = shortest[c] if least else choices[0] if cut else rng.choice(choices)
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+        read += _ends_of_parts(program, graph, classes)
         read_axes = {a for of, i in read for a in (of, *i.dims)}
 
         def limit(size: dict[str, int]) -> None:
@@ -174,6 +177,25 @@ class _Short:
     def grown(self, read: Iterable[tuple[str, Index]]) -> dict[str, int]:
         """The sizes, large enough for what is read."""
         return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+
+
+def _ends_of_parts(program: Program, graph: MuGraph, classes: _Classes) -> list[tuple[str, Index]]:
+    """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
+    axis in parts. What lies behind is there for tests, as if it were read by its number."""
+    own = {(classes.find(d), n) for d, n in _compared(e for k in graph.kernels for e in k.body)}
+    apart = (x for x in _compared(program.eqns) if (classes.find(x[0]), x[1]) not in own)
+    return [(d, index({}, n)) for d, n in dict.fromkeys(apart) if 0 < n < program.sizes[d]]
+
+
+def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
+    """Axes whose positions are compared with numbers, and these."""
+    along: dict[str, str] = {}
+    for e in eqns:
+        if e.op == "index" and (axis := parse_index(e.axes[0]).axis) is not None:
+            along[e.out] = axis
+        elif OPS[e.op].order is not None:
+            axes = [along[v] for v in e.values if v in along]
+            yield from ((axes[0], int(a)) for a in e.args if axes and isinstance(a, Fraction))
 
 
 def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:

@@ -41,14 +41,15 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
+    least: all results are multiples of it.
     jumped: whether one of JUMPS was among the operations. exact: functions whose results stay as they are.
     """
 
     exact: frozenset[Any] = frozenset()
 
-    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0) -> None:
+    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0, least: float = 0.0) -> None:
         super().__init__()
-        self.unit = torch.finfo(dtype).eps
+        self.unit, self.least = torch.finfo(dtype).eps, least
         self.by_chance = summing or seed > 0
         self.jumped = False
         self.seed = seed
@@ -77,9 +78,11 @@ class RoundEveryResult(TorchDispatchMode):
         """A tensor of float64, rounded; anything else as it is."""
         if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
-        unit = _powers_of_two(result) * 2.0 ** (1 - self.bits)
+        unit = _powers_of_two(result).mul_(2.0 ** (1 - self.bits)).clamp_min_(self.least)
         units = result / unit
-        rounded = torch.round(units + self.drawn(units) if self.by_chance else units) * unit
+        if self.by_chance:
+            units += self.drawn(units)
+        rounded = units.round_().mul_(unit)
         if math.isfinite(float(result.norm())):  # then every element is
             return rounded
         return torch.where(torch.isfinite(result), rounded, result)
@@ -88,7 +91,8 @@ class RoundEveryResult(TorchDispatchMode):
         """Random numbers from -1/2 to 1/2, the same in each evaluation with this seed."""
         if x.device not in self.generators:
             self.generators[x.device] = torch.Generator(device=x.device).manual_seed(self.seed)
-        return torch.rand(x.shape, generator=self.generators[x.device], dtype=x.dtype, device=x.device) - 0.5
+        drawn = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return drawn.uniform_(-0.5, 0.5, generator=self.generators[x.device])
 
 
 class MoveEveryResult(RoundEveryResult):
@@ -150,7 +154,7 @@ class RangeOfEveryResult(TorchDispatchMode):
 def _powers_of_two(x: torch.Tensor) -> torch.Tensor:
     """The largest power of two in each magnitude, of float64: its exponent alone. At least the smallest normal one."""
     exponents = (x.view(torch.int64) & 0x7FF << 52).view(torch.float64)
-    return exponents.clamp_min(torch.finfo(torch.float64).tiny)
+    return exponents.clamp_min_(torch.finfo(torch.float64).tiny)
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:

@@ -237,8 +237,8 @@ def judge_decisions(
     wrong: str | None = None
     for piece in pieces:
         theirs, ref = piece.output(eager, i).double(), exact(piece)[i]
-        ways = ((dtype, seed) for seed in range(EVALUATIONS) for dtype in (None, torch.float32))
-        others = (rounded(piece, dtype, seed, tolerance)[i] for dtype, seed in ways)
+        ways = itertools.product(range(EVALUATIONS), (tolerance, 0.0), (None, torch.float32))
+        others = (rounded(piece, dtype, seed, times)[i] for seed, times, dtype in ways)
         part = decided(piece.output(y, i), ref, itertools.chain([theirs], others))
         parts.append(part)
         eager_differs += decided(theirs.to(y.dtype), ref, ()).differing
@@ -285,11 +285,15 @@ class Reference:
         """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type.
 
         Inputs are moved then, but in front of a jump: a kernel is given 2.5 itself, and is to round it as eager does.
-        times: for decisions, of inputs as they are; as of `MoveEveryResult`.
+        times: for decisions, of inputs as they are: as of `MoveEveryResult`; or 0 to round each result in the type's
+        range, by which numbers that are near each other become equal, and so do those that are near 0.
         """
         given, function = piece.inputs(inputs), self.stepwise if dtype else self.eager
         if times is not None:
-            with MoveEveryResult(dtype or self.precision, dtype is not None, seed, times):
+            precision, summing = dtype or self.precision, dtype is not None
+            least = torch.finfo(precision).tiny * (1 if seed % 2 else torch.finfo(precision).eps)  # may be flushed to 0
+            moved = MoveEveryResult(precision, summing, seed, times) if times else None
+            with moved or RoundEveryResult(precision, summing, seed, least):
                 return _widened(function(*in_float64(given)))
         mode = RoundEveryResult(dtype or self.precision, dtype is not None, seed)
         with mode:

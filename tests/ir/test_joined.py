@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mirage_cli.codegen.export import kernels_source
@@ -42,6 +44,20 @@ program: |
   X = where(index(k) < 32, A[m, k], {second})
   O = dot({value}, W, k)
 outputs: {{O: [m, n]}}
+"""
+
+
+SINK = """
+name: sink
+dims: {h: 2, m: 40, s: 40, d: 16, e: 16, t: 41}
+dtype: float32
+inputs: {Q: [h, m, d], K: [h, s, d], V: [h, s, e], S: [h]}
+program: |
+  R = dot(Q, K, d) + where(index(s) > index(m), -inf, 0)
+  X = where(index(t) < 40, R[h, m, t], S)
+  P = softmax(X - max(X, t), t)
+  O = dot(P[h, m, s], V, s)
+outputs: {O: [h, m, e]}
 """
 
 
@@ -112,3 +128,34 @@ def test_kernels_in_parts_are_right(interpreter: Interpreter) -> None:
     for c in search(form, TARGET).candidates[:3]:
         judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0, True)
         assert judged.ok, judged.problem
+
+
+def sink() -> tuple[Program, Program]:
+    """Attention with a number for each head beside the scores, lowered, and in parts."""
+    program = lower(parse_spec(SINK).at())
+    form = by_parts(program)
+    assert form is not None
+    return program, form
+
+
+def test_a_softmax_is_joined_of_its_parts() -> None:
+    """And what is read of the part with many positions is computed of that alone."""
+    _, form = sink()
+    lines = [line.split(" = ")[1] for line in str(form).splitlines() if " = " in line]
+    joined = [x.split("(")[0] for x in lines if x.startswith(("max", "sum"))]
+    assert joined == ["max", "maximum", "max", "maximum", "sum"]
+    assert not any("rename" in x or "t)" in x for x in lines)
+
+
+def test_attention_with_a_sink_is_one_kernel_whose_parts_are_all_tested(interpreter: Interpreter) -> None:
+    program, form = sink()
+    best = search(form, TARGET).candidates[0]
+    assert len(best.graph.kernels) == 1
+    assert check_equivalence(program, best.graph, 0).ok
+    text = print_mugraph(best.graph)
+    ((first, second),) = re.findall(r"= add\((part\d+), (part\d+)\)", text)
+    for one in (first, second):
+        wrong = parse_mugraph(text.replace(f"add({first}, {second})", f"add({one}, {one})"))
+        assert not check_equivalence(program, wrong, 0).ok
+    judged = interpreter.judge(program, kernels_source(best.graph, best.schedule), 0, True)
+    assert judged.ok, judged.problem

@@ -74,6 +74,27 @@ program: |
   O = sum(X * (V & 5), k) + sum(X * (V >> 20 & 2), k)
 outputs: {O: [m, n]}
 """,
+    "a difference of integers that is read elsewhere": """
+name: zeros
+dims: {n: 8, g: 3, w: 2, j: 8, q: 8}
+inputs:
+  Z: {dims: [g, n], dtype: int32, drawn: bits}
+  T: {dims: [w, j], dtype: int64, below: g}
+  Y: {dims: [w, n], dtype: int32, drawn: bits}
+program: |
+  P = (Y >> 4 * index(q) & 15) - (Z[T[w, q], n] >> 4 * index(j) & 15) - 1
+  O = rename(P / 1, q=j, j=q)
+outputs: {O: [n, w, j, q]}
+""",
+    "numbers beyond 32 bits are floats": """
+name: beyond
+dims: {m: 9, k: 11}
+inputs: {X: [m, k], N: {dims: [m, k], dtype: int32, drawn: bits}}
+program: |
+  O = softmax(X + where(index(k) > index(m), -3.4028234663852886e+38, 0), k)
+  C = where(N < 5000000000, N & 4042322160, 1)
+outputs: {O: [m, k], C: {dims: [m, k], dtype: int32}}
+""",
     "a hash": """
 name: hash
 dims: {m: 33}

@@ -82,6 +82,19 @@ outputs:
   B: {dims: [m, k], dtype: bool}
   P2: {dims: [m], dtype: bool}
 """,
+    "counts of counts": """
+name: counts
+dims: {n: 900, c: 200, e: 200}
+inputs: {X: {dims: [n], dtype: int32, below: c}, Y: [c]}
+program: |
+  H = sum(where(X == index(c), 1, 0), n)
+  C = sum(where(index(e) <= index(c), rename(H, c=e), 0), e)
+  O = where(C[c // 2] > n // 4, Y, 0)
+outputs:
+  H: {dims: [c], dtype: int64}
+  C: {dims: [c], dtype: int32}
+  O: [c]
+""",
     "parts": """
 name: parts
 dims: {m: 8, k: 30, w: 60}
@@ -159,6 +172,15 @@ def test_partial_results_of_whole_numbers_are_whole_numbers() -> None:
     parts = {t.name: t.dtype for t in graph.buffers if t.name.endswith("_part")}
     assert parts == {"t0_part": "float32", "O_part": "int32", "N_part": "int32"}, canonical_text(graph)
     assert parse_mugraph(canonical_text(graph)) == graph
+
+
+def test_whole_numbers_are_read_from_memory() -> None:
+    """As such: neither counted anew by each kernel that needs them, nor rounded."""
+    graph = made("counts of counts", n=1 << 20).graph
+    counting = [k.name for k in graph.kernels if any(x.buffer == "X" for x in k.loads)]
+    assert len(counting) == 1, canonical_text(graph)
+    assert any(x.buffer == "H" for k in graph.kernels for x in k.loads)
+    assert {t.dtype for t in graph.buffers} == {"int32"}
 
 
 # -- exported files

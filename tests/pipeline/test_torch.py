@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch import nn
 import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
+from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import level_parts
 from mirage_cli.pipeline.regions import (
@@ -32,6 +34,7 @@ from mirage_cli.pipeline.regions import (
     in_doubt,
     overflows,
 )
+from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
@@ -640,6 +643,30 @@ def test_a_region_of_numbers_of_eight_bits_is_compared_with_pytorch() -> None:
     x, w = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((3, 16), (16, 8)))
     found = cut(exported(as_module(lambda a, b: a.float() @ b.float()), (x, w)))
     assert found.left == {} and len(found.regions) == 1
+
+
+def of_signed_bytes(b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """What the kernel of the test below computes."""
+    assert b.dtype == torch.int8
+    return x * ((b.int() & 255) >> 4)
+
+
+def test_bytes_without_a_sign_are_given_to_kernels_as_they_read_them() -> None:
+    """By a model with kernels, where its sizes are fixed and where they are not, and by a graph of the backend."""
+    inputs = torch.arange(256, dtype=torch.uint8).view(16, 16), torch.randn(16, 16)
+    made = cut(exported(as_module(lambda b, x: x * (b >> 4)), inputs))
+    (region,) = made.regions
+    (part,) = made.model.graph.find_nodes(op="call_module", target=region.module)
+    expected = inputs[1] * (inputs[0] >> 4)
+    for given in Steps.of(region).inputs(inputs), [x.of(inputs, {}) for x in region.inputs]:
+        assert torch.equal(of_signed_bytes(*given), expected)
+    graph = torch.fx.Graph()
+    args = [graph.placeholder(f"x{i}") for i in range(2)]
+    for new, old in zip(args, part.args, strict=True):
+        new.meta = old.meta
+    kernel: Any = SimpleNamespace(operator=of_signed_bytes)
+    graph.output(backend.call(graph, region, kernel, args))
+    assert torch.equal(torch.fx.GraphModule({}, graph)(*inputs), expected)
 
 
 def test_a_result_that_nobody_reads_is_not_asked_for() -> None:

@@ -65,6 +65,23 @@ def test_kernels_that_split_one_axis_have_one_number_of_chunks() -> None:
     assert kernels_source(best.graph, best.schedule)
 
 
+APPENDED = """
+name: append
+dims: {b: 4, d: 64, s: 1024}
+inputs: {K: [b, d], V: [b, d], KC: [b, s, d], VC: [b, s, d], L: {dims: [b], dtype: int32, below: s}}
+program: |
+  KC[b, L[b], d] = K * 2
+  VC[b, L[b], d] = V * 3
+outputs: {KC: {inout: KC}, VC: {inout: VC}}
+"""
+
+
+def test_outputs_with_the_same_axes_are_one_kernel() -> None:
+    """They share nothing else: to launch another one takes longer than both."""
+    _, result = without_time(APPENDED)
+    assert len(result.candidates[0].graph.kernels) == 1 < len(result.as_written.graph.kernels)
+
+
 STRAIGHT_THROUGH = """
 name: hard
 dims: {m: 3, n: 7}

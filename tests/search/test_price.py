@@ -17,11 +17,11 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import expand, generator
+from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import read_bytes
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.occupancy import Launch
-from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
@@ -63,13 +63,13 @@ OTHERS = {
 }
 
 
-def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], dict[str, Tensor]]:
+def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], frozenset[str], dict[str, Tensor]]:
     head, body = TEXT.split("kernel k0")
     for old, new in changes:
         assert old in body
         body = body.replace(old, new)
     graph = parse_mugraph(f"{head}kernel k0{body}")
-    return graph.kernels[0], dict(graph.element_bytes), {t.name: t for t in graph.inputs}
+    return graph.kernels[0], dict(graph.element_bytes), frozenset(), unnamed(graph.inputs)
 
 
 @pytest.mark.parametrize("name", ALIKE)

@@ -371,3 +371,28 @@ def test_whole_numbers_that_fit_are_computed(function: Any) -> None:
     model, traced = whole(function, (COUNTS,))
     (found,) = computed(model, traced, (COUNTS,))
     torch.testing.assert_close(found, function(COUNTS).double(), **TOLERANCE[torch.float32])
+
+
+ALL_BYTES = torch.arange(256, dtype=torch.uint8).view(16, 16)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b: b / 255,
+        lambda b: torch.stack([b >> 4, b & 15], -1).flatten(1).float() - 8,
+        lambda b: torch.linspace(-1, 1, 16)[(b >> 4).long()],
+        lambda b: torch.where(b > 200, 1.0, (b ^ 129 | 64).float()),
+        lambda b: (b.T.int() - 300) / 3,
+    ],
+)
+def test_bytes_without_a_sign_are_read(function: Any) -> None:
+    model, traced = whole(function, (ALL_BYTES,))
+    (found,) = computed(model, traced, (ALL_BYTES,))
+    torch.testing.assert_close(found, function(ALL_BYTES).double(), **TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("function", [lambda b: (b + b) / 3, lambda b: (b - 1) / 3, lambda b: -b / 3, lambda b: ~b / 3])
+def test_bytes_that_wrap_around_in_pytorch_are_refused(function: Any) -> None:
+    with pytest.raises(Unsupported, match="computes in uint8 with whole numbers that may not fit in it"):
+        whole(function, (ALL_BYTES,))

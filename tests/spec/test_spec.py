@@ -458,6 +458,13 @@ def test_a_number_may_have_a_name() -> None:
     assert equations(program) == ["O[m, k] = mul(X, 0.5)"]
 
 
+def test_an_axis_that_is_missing_is_told_once() -> None:
+    text = PLAIN.replace("O = X", "O = sum(X[j] * index(j), j)")
+    with pytest.raises(SpecError) as error:
+        parse_spec(text)
+    assert str(error.value).count("no axis is called j: it is not among the dims") == 1
+
+
 def test_results_have_their_own_names_and_no_name_twice() -> None:
     program = read("B = exp(X * 2) + 1\nt0 = B * B\nt2 = t0 + (B - 1)\nO = t2")
     names = [e.out for e in program.eqns]

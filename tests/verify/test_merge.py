@@ -19,7 +19,7 @@ from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.interpreted import reduced_schedule, reduced_sizes
+from mirage_cli.tune.interpreted import SPACE, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.reduced import short_tile, small_instance
@@ -158,6 +158,25 @@ def test_reduced_sizes_of_merged_axes_stay_small(case: tuple[str, ...]) -> None:
     for variant in range(4):
         small = merge_axes(large).resized(reduced_sizes(large, variant)).sizes
         assert all(1 < n <= 60 for n in small.values())
+
+
+def test_reduced_sizes_have_room_for_what_is_read_far_away() -> None:
+    """d is long for the sake of X[.., e + 86]: another axis is short then, or the interpreter would take minutes."""
+    text = """
+name: far
+dims: {t: 21, y: 30, x: 52, h: 24, d: 128, e: 42}
+inputs: {X: [t, y, x, h, d]}
+program: |
+  N = rms_norm(X, d)
+  O[t, y, x, h, e + 86] = N[t, y, x, h, e + 86]
+  O[t, y, x, h, e + 44] = N[t, y, x, h, e + 44]
+  O[t, y, x, h, e + 2] = N[t, y, x, h, e + 2]
+  O[t, y, x, h, 0] = N[t, y, x, h, 0]
+  O[t, y, x, h, 1] = N[t, y, x, h, 1]
+outputs: {O: [t, y, x, h, d]}
+"""
+    sizes = reduced_sizes(parse_spec(text).at())
+    assert sizes["d"] > 86 and prod(sizes[a] for a in "tyxhd") <= SPACE
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import mugraph_id
 from mirage_cli.pipeline import searching
 from mirage_cli.pipeline.searching import Clock, Options, search_program
 from mirage_cli.search.cuts import UNVERIFIED
@@ -98,6 +100,26 @@ def test_the_cheapest_plan_and_the_program_as_written_are_verified_behind_the_bu
     assert (found.stopped, found.rejected) == ("budget", ())
     assert found.pruned[UNVERIFIED] == len(searching.distinct(result.candidates, result.as_written)) - 2 > 0
     assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
+
+
+@pytest.mark.usefixtures("spent")
+def test_the_cheapest_plan_is_the_first_and_leaves_time_for_the_program_as_written(
+    monkeypatch: pytest.MonkeyPatch, program: Program, result: SearchResult
+) -> None:
+    """Who waits for a test of many draws has the plan that is worth it, or at least the other."""
+    given: dict[str, float] = {}
+
+    def check(lowered: Program, graph: MuGraph, seed: int, end: Callable[[], bool]) -> Verdict:
+        assert isinstance(end, partial)
+        given[mugraph_id(graph)] = end.args[0]
+        return check_equivalence(lowered, graph, seed, end=end)
+
+    monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", check)
+    search_program(program, H200, Options(tune=False))
+    first, second, *others = given.items()
+    assert first == (result.candidates[0].id, searching.BEHIND_S / 2)
+    assert second == (result.as_written.id, searching.BEHIND_S)
+    assert not any(behind_s for _, behind_s in others)
 
 
 @pytest.mark.usefixtures("spent")

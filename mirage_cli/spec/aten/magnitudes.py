@@ -83,6 +83,7 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     **dict.fromkeys(("aten.sum", "aten.cumsum"), summed),
     **dict.fromkeys(("aten.prod", "aten.scatter_add", "aten.index_add"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.einsum"), lambda *_: UNKNOWN),
+    **dict.fromkeys(("aten.index", "aten.index_select", "aten.gather"), lambda _, operands: operands[0]),
     "aten.square": lambda _, operands: operands[0] ** 2,
     "aten.pow": raised,
     "aten.arange": counted,
@@ -95,6 +96,16 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
 """By operator: how far its results go, from how far its operands do. Results of others go as far as their operands."""
 
 
+COPIES = frozenset(
+    {"aten.cat", "aten.stack", "aten.index", "aten.index_select", "aten.gather", "aten.to", "aten._to_copy"}
+)
+"""Operators whose results are elements of their operands. Their numbers are positions."""
+NOT_NEGATIVE = frozenset({
+    "aten.add", "aten.mul", "aten.remainder", "aten.__rshift__", "aten.bitwise_right_shift", "aten.__lshift__",
+    "aten.bitwise_left_shift", "aten.__and__", "aten.bitwise_and", "aten.__or__", "aten.bitwise_or", "aten.__xor__",
+    "aten.bitwise_xor", "aten.maximum", "aten.minimum", "aten.where",
+})  # fmt: skip
+"""Operators that make no negative numbers of others."""
 CONVERSIONS = ("aten.to", "aten._to_copy")
 ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
 
@@ -151,9 +162,18 @@ class Magnitudes:
         if self.of(node) > LARGEST or max(self.numbers(node), default=0) > LARGEST:
             raise Unsupported(f"{node} computes with whole numbers that may not fit in 32 bits")
         made = dtype_name(getattr(node.meta["val"], "dtype", ""))
-        if not self.moves(node) and (made == "uint8" or (made in ("int8", "int16") and self.of(node) >= TYPES[made])):
+        if not self.moves(node) and made in TYPES and not self.fits(node, made):
             raise Unsupported(f"{node} computes in {made} with whole numbers that may not fit in it")
         self.refuse_narrowing(node, whole[0])
+
+    def fits(self, node: Any, made: str) -> bool:
+        """Whether what a call makes is within its type, in which PyTorch wraps around where kernels do not."""
+        name = overloadless(node.target)
+        if made == "uint8" and name not in COPIES:
+            negative = any(isinstance(x, int) and x < 0 for x in (*node.args, *node.kwargs.values()))
+            if negative or name not in NOT_NEGATIVE:
+                return False
+        return made in ("bool", "int32") or self.of(node) < TYPES[made] + (made == "uint8")
 
     def refuse_narrowing(self, node: Any, operand: Any) -> None:
         """Raises Unsupported where a conversion may wrap around."""

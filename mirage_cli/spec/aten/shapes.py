@@ -157,9 +157,9 @@ def _repeat(x: Array, times: Sequence[int]) -> Array:
 
 @aten("aten.repeat_interleave")
 def repeat_interleave(x: Array, times: Any, dim: int | None = None, **_: Any) -> Array:
-    if isinstance(times, Array) or dim is None:
-        raise Unsupported("repeat_interleave by a tensor, or of all elements")
-    dim %= len(x.dims)
+    if isinstance(times, Array):
+        raise Unsupported("repeat_interleave by a tensor")
+    x, dim = (p.reshaped(x, [-1]), 0) if dim is None else (x, dim % len(x.dims))
     longer = p.viewed(x, [*x.dims[: dim + 1], (), *x.dims[dim + 1 :]])
     shape = [*longer.shape]
     shape[dim + 1] = times

@@ -177,17 +177,21 @@ def in_floats(x: Any) -> Any:
 
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
+    """An input of the program. Bytes from 0 to 255 are read as those from -128 to 127 that have the same bits."""
     tensor = node.meta["val"]
     if not hasattr(tensor, "dtype"):
         raise Unsupported(f"{node} is no tensor")
     dtype = dtype_name(tensor.dtype)
-    if dtype not in DTYPES:
+    if dtype not in DTYPES and dtype != "uint8":
         raise Unsupported(f"{node} is of {dtype}")
     if not all(isinstance(n, int) for n in tensor.shape):
         raise Unsupported(f"{node} has a size that is not known")
     order = memory_order(tensor)
-    array = t.input(label, [tensor.shape[d] for d in order], dtype, scale, strides_of(node))
-    return array if [*order] == sorted(order) else p.permuted(array, inverse(order))
+    array = t.input(
+        label, [tensor.shape[d] for d in order], "int8" if dtype == "uint8" else dtype, scale, strides_of(node)
+    )
+    array = array if [*order] == sorted(order) else p.permuted(array, inverse(order))
+    return both(lambda v: g.bit_and(v, 255), array) if dtype == "uint8" else array
 
 
 def output_dtype(node: Any) -> str:

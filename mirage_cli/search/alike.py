@@ -1,0 +1,36 @@
+"""Kernels that differ in names alone: what is known of the price of one holds for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+
+from mirage_cli.ir.mugraph import Kernel, Load, Store
+from mirage_cli.ir.program import Tensor
+
+
+def unnamed(inputs: Iterable[Tensor]) -> dict[str, Tensor]:
+    """By name, what a price follows from."""
+    return {t.name: replace(t, name="", scale=1.0) for t in inputs}
+
+
+def nameless(
+    k: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Mapping[str, Tensor]
+) -> Hashable:
+    """What a kernel's price follows from but sizes: all of it but the names of its buffers and values, and the order
+    of its loads. exact: the values whose products are of float32. inputs: of the program, each `unnamed`."""
+    names: dict[str, str] = {}
+
+    def name(text: str) -> str:
+        return names.setdefault(text, f"%{len(names)}")
+
+    def buffer(x: Load | Store) -> tuple[object, ...]:
+        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], inputs.get(x.buffer)
+
+    args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
+    body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
+    products = tuple(not {*e.values}.isdisjoint(exact) for e in k.body if e.op == "dot")
+    stores = tuple((name(s.value), *buffer(s), s.access) for s in k.stores)
+    loads = {x.out: x for x in k.loads}
+    used = tuple((name(v), *buffer(loads[v]), loads[v].access) for v in [*names] if v in loads)
+    return k.roles, body, products, stores, used
