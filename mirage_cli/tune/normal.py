@@ -23,16 +23,13 @@ from mirage_cli.search.work import chunk_sizes
 
 
 def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:
-    """The schedule without choices that change nothing of the kernels they are made for."""
-    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), _overlaps(schedule)
+    """The schedule without choices that change nothing of the kernels they are made for: two schedules with one normal
+    form are the same kernels."""
+    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), any(s.overlap for s in schedule.kernels.values())
     kernels = {k.name: k for k in graph.kernels}
     relaying = {n: s.hand_over == Relay() and relays(graph, kernels[n], schedule) for n, s in schedule.kernels.items()}
     made = ((n, _normalised(graph, kernels[n], s, sizes, overlaps, relaying[n])) for n, s in schedule.kernels.items())
     return Schedule(dict(made))
-
-
-def _overlaps(schedule: Schedule) -> bool:
-    return any(s.overlap for s in schedule.kernels.values())
 
 
 @lru_cache(maxsize=1 << 14)
@@ -51,9 +48,9 @@ def _normalised(
         before = s.before if None in found else Before.NOTHING
         s = _with(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
     if s.tf32x3:
-        s = _with(s, tf32x3=_single(graph, k, s, sizes))
+        s = _with(s, tf32x3=_on_matrix_units(graph, k, s, sizes))
     if s.patient:
-        s = _with(s, patient=s.overlap and _behind_others(graph, k))
+        s = _with(s, patient=s.overlap and _behind_unreleased(graph, k))
     if s.descriptors:
         s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return _with(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
@@ -67,7 +64,7 @@ def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
 def _hands_over(
     graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool, relaying: bool
 ) -> bool:
-    """Whether a kernel may let the one behind start when its schedule says so, or that is when its loops are done."""
+    """Whether a kernel may let the one behind start when its schedule says so; at the end of its loops each may."""
     match s.hand_over:
         case Relay():
             return relaying
@@ -79,14 +76,14 @@ def _hands_over(
             return True
 
 
-def _behind_others(graph: MuGraph, k: Kernel) -> bool:
-    """Whether what is in front of the kernel may be a kernel that releases nothing early."""
+def _behind_unreleased(graph: MuGraph, k: Kernel) -> bool:
+    """Whether the kernel in front may be one that releases nothing early: of another call, or of a library."""
     at = graph.kernels.index(k)
     return at == 0 or graph.kernels[at - 1].kind == "library"
 
 
-def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
-    """Whether products of float32 are large enough for the matrix units."""
+def _on_matrix_units(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
+    """Whether a product of float32 is large enough for the matrix units."""
     exact, dims, block = graph.exact()[k.name], k.value_dims, block_sizes(k, s, sizes)
     products = (e for e in k.body if e.op == "dot" and exact & set(e.values))
     return any(on_matrix_units(e, dims, block) for e in products)
