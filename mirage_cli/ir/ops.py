@@ -82,7 +82,8 @@ class Op:
     bits: what the result is of a byte's bits, where the number is 2 to the power of this: ((x >> shift) & mask ^ sign)
         - sign; shift, mask and sign.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
-    order: the order that a comparison asks for.
+    order: the order that a comparison asks for. of_masks: the operators that make of two masks, one after the other,
+        what a comparison makes of numbers.
     linear: the coefficients of a sum of the arguments.
     shift: the second argument is a maximum that shifts an exponent, and cancels.
     by_number: what it is where the second argument is a number: the same of the number's inverse.
@@ -127,6 +128,7 @@ class Op:
     bits: Callable[[int], tuple[int, int, int]] | None = None
     nearly: str | None = None
     order: Order | None = None
+    of_masks: tuple[str, ...] = ()
     linear: tuple[int, ...] = ()
     shift: bool = False
     by_number: str = ""
@@ -254,11 +256,12 @@ def _compare(
     canon: Callable[..., Any],
     *,
     order: Order | None = None,
+    of_masks: tuple[str, ...] = (),
 ) -> Op:
     source = f"({{0}} {symbol} {{1}})"
     return Op(name, "elementwise", 2, f"x {symbol} y, a mask", ref, field, canon, source, source, "bool",
               domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=True,
-              symbol=symbol, called=False, order=order)  # fmt: skip
+              symbol=symbol, called=False, order=order, of_masks=of_masks)  # fmt: skip
 
 
 def _bitwise(
@@ -539,8 +542,10 @@ _ROWS = [
              order=Order(strict=True, turned=True)),
     _compare("ge", ">=", np.greater_equal, lambda F, x, y: ~F.less(x, y), lambda A, x, y: A.fn("le", y, x),
              order=Order(strict=False, turned=True)),
-    _compare("eq", "==", np.equal, lambda F, x, y: F.equal(x, y), lambda A, x, y: A.fn("eq", *A.sort(x, y))),
-    _compare("ne", "!=", np.not_equal, lambda F, x, y: ~F.equal(x, y), lambda A, x, y: A.fn("ne", *A.sort(x, y))),
+    _compare("eq", "==", np.equal, lambda F, x, y: F.equal(x, y), lambda A, x, y: A.fn("eq", *A.sort(x, y)),
+             of_masks=("xor", "not")),
+    _compare("ne", "!=", np.not_equal, lambda F, x, y: ~F.equal(x, y), lambda A, x, y: A.fn("ne", *A.sort(x, y)),
+             of_masks=("xor",)),
     Op("and", "elementwise", 2, "both masks", np.logical_and, lambda F, x, y: x & y,
        lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY, zero="either",
        known="exactly", growth="fresh", commutes=True, takes_infinity=False,

@@ -26,6 +26,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, cast_of
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.skewed import skewed
 from mirage_cli.pipeline.processes import Interrupted, Processes
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
 from mirage_cli.store.results import Searched
@@ -246,6 +247,7 @@ def search_program(
         )
 
     form = lower(merged(program, lowered))
+    form = skewed(form) or form
     result = searched(form)
     for taken_apart in (by_parts, in_pieces):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from mirage_cli.spec.integers import Integers
 from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
 from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expression
 
+NO_NUMBER = "a mask is no number; choose between values with where(mask, x, y)"
 MAX_NUMBER = Fraction(sys.float_info.max)
 MAX_EXPONENT = 1 << 20
 """Of numbers beside tensors."""
@@ -73,7 +75,7 @@ class ExpressionReader:
         """An operand of arithmetic: anything but a mask."""
         x = self.value(e, None, depth + 1)
         if self.scope.type_of(x) == "bool":
-            raise self.scope.fail(e, "a mask is no number; choose between values with where(mask, x, y)")
+            raise self.scope.fail(e, NO_NUMBER)
         return x
 
     def mask(self, e: ast.expr, depth: int) -> Arg:
@@ -203,14 +205,23 @@ class ExpressionReader:
         return self.emit(e, "power", (x, y), out)
 
     def comparison(self, e: ast.Compare, out: str | None, depth: int) -> Arg:
-        sides = self.scope.each(self.number_or_float, (e.left, *e.comparators), depth)
-        parts: list[Arg] = []
-        for op, x, y in zip(e.ops, sides[:-1], sides[1:], strict=True):
+        nodes = (e.left, *e.comparators)
+        sides = self.scope.each(self.any_value, nodes, depth)
+        own, parts = out if len(e.ops) == 1 else None, list[Arg]()
+        for op, (x, y), pair in zip(e.ops, pairwise(sides), pairwise(nodes), strict=True):
             if type(op) not in SYMBOLS:
                 raise self.scope.fail(e, "the comparisons are < <= > >= == !=")
             if not isinstance(x, str) and not isinstance(y, str):
                 raise self.scope.fail(e, "this compares two numbers, whose answer is known")
-            parts.append(self.append(e, SYMBOLS[type(op)], (x, y), (), out if len(e.ops) == 1 else None))
+            masks = [a for a, side in zip(pair, (x, y), strict=True) if self.scope.type_of(side) == "bool"]
+            of_masks = OPS[SYMBOLS[type(op)]].of_masks
+            if masks and not (len(masks) == 2 and of_masks):
+                raise self.scope.fail(masks[0], NO_NUMBER)
+            *first, last = of_masks if masks else (SYMBOLS[type(op)],)
+            args: tuple[Arg, ...] = (x, y)
+            for name in first:
+                args = (self.append(e, name, args, (), None),)
+            parts.append(self.append(e, last, args, (), own))
         return self.chain(e, SYMBOLS[ast.And], parts, out) if len(parts) > 1 else parts[0]
 
     def chain(self, e: ast.AST, op: str, parts: list[Arg], out: str | None) -> Arg:

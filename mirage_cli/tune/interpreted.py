@@ -46,7 +46,7 @@ FEW_STEPS, MANY_STEPS = 64, 400
 """Iterations of all program instances, of which the interpreter takes about 20 to 60 a second with seven distributions:
 up to the first a μGraph is judged as it is, up to the second in parts."""
 SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
-"""Elements of the space of one equation, and of one contraction, up to which that holds."""
+"""Elements of the space of one equation or of a tensor, and of one contraction, up to which that holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,8 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
 def _soon_done(graph: MuGraph, schedule: Schedule, most_steps: int) -> bool:
     """Whether the interpreter takes seconds for a graph."""
     sizes = chunk_sizes(graph, schedule)
+    if any(prod(sizes[d] for d in t.dims) > SOON_ELEMENTS for t in (*graph.inputs, *graph.outputs)):
+        return False
     steps = 0
     for k in graph.kernels:
         if (s := schedule.kernels.get(k.name)) is not None:

@@ -32,7 +32,7 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes
+from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.yardstick import as_tuple
@@ -200,6 +200,21 @@ def test_sums_that_would_take_the_interpreter_minutes_are_judged_at_reduced_size
     outcome = check_offline(offline(accept), program, plans_of(program)[0])
     assert not isinstance(outcome, str)
     assert judged == [reduced_sizes(program)]
+
+
+def test_so_are_those_of_huge_weights() -> None:
+    """Few of their rows are read, by a slice far behind: all lie in front of it, in float64 of the reference too."""
+    text = """
+name: experts
+dims: {t: 8, x: 8, k: 4096, f: 3584, n: 7168}
+inputs: {X: [t, k], W: [x, n, k], E: {dims: [t], dtype: int32, below: x}}
+program: |
+  O = dot(X, W[E[t], f + 3584, k], k)
+outputs: {O: [t, f]}
+"""
+    program = parse_spec(text).at()
+    plan = plans_of(program)[0]
+    assert own_sums(program, plan.graph, plan.schedule) is None
 
 
 @pytest.mark.parametrize("all_overflow", [False, True])

@@ -461,6 +461,18 @@ def test_a_number_may_have_a_name() -> None:
     assert equations(program) == ["O[m, k] = mul(X, 0.5)"]
 
 
+@pytest.mark.parametrize(("symbol", "ops"), [("==", ["gt", "lt", "xor", "not"]), ("!=", ["gt", "lt", "xor"])])
+def test_masks_are_compared(symbol: str, ops: list[str]) -> None:
+    program = parse_spec(PLAIN.replace("X + 1", f"where((X > 1) {symbol} (X < 2), X, 0)")).at()
+    assert [e.op for e in program.eqns] == [*ops, "where"]
+
+
+@pytest.mark.parametrize("text", ["(X > 1) < (X < 2)", "X == (X < 2)", "(X > 1) == 1"])
+def test_other_comparisons_of_masks_are_none(text: str) -> None:
+    with pytest.raises(SpecError, match="a mask is no number"):
+        parse_spec(PLAIN.replace("X + 1", f"where({text}, X, 0)"))
+
+
 def test_an_axis_that_is_missing_is_told_once() -> None:
     text = PLAIN.replace("O = X", "O = sum(X[j] * index(j), j)")
     with pytest.raises(SpecError) as error:

@@ -1,0 +1,82 @@
+"""Products with rows that are read by the difference of two axes: the difference is taken of the product.
+
+    dot(Q, R[q - s + n, d]; d)  -->  dot(Q, R; d)[q, r = q - s + n]
+
+As the program has it, each position q is multiplied with rows of its own, which is no product of matrices. So are
+the relative positions of Transformer-XL and DeBERTa computed from products with all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from mirage_cli.ir.access import Index, index
+from mirage_cli.ir.extended import Extended
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn, Program, equation
+
+MOST_WORK = 4
+"""How many times as many products there may be with all rows as with those that are read for one position."""
+
+
+def skewed(program: Program) -> Program | None:
+    """A lowered program with such products read afterwards; None where there is none."""
+    found = _Skewed(program)
+    eqns = tuple(made for e in program.eqns for made in found.of(e))
+    if len(eqns) == len(program.eqns):
+        return None
+    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns)
+    needed = {e.out for e in whole.only(t.name for t in program.outputs).eqns}
+    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed))
+
+
+class _Skewed(Extended):
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
+
+    def of(self, e: Eqn) -> tuple[Eqn, ...]:
+        """The equation, or those that take its place."""
+        made = (e,)
+        if OPS[e.op].kind == "contraction" and len(e.values) == 2:
+            for read, other in (e.values, e.values[::-1]):
+                if (at := self.moved(e, read, other)) is not None:
+                    made = tuple(self.read_afterwards(e, read, *at))
+                    break
+        self.known |= {x.out: x for x in made}
+        return made
+
+    def moved(self, e: Eqn, read: str, other: str) -> tuple[str, Index] | None:
+        """The axis of what a value is read of, and the index by which it is: of axes that are not summed over, of which
+        some are those of the other value and some are not."""
+        known, beside = self.known[read], self.known[other].dims
+        names = known.names if isinstance(known, Eqn) else {}
+        several = [(d, i) for d, i in names.items() if i.axis is None]
+        if len(several) != 1:
+            return None
+        ((d, i),) = several
+        own = [a for a in i.dims if a not in beside]
+        elsewhere = {a for x, j in names.items() if x != d for a in j.dims}
+        fits = i.affine and own and len(own) < len(i.dims) and not {*i.dims} & ({*e.axes} | elsewhere | self.fixed)
+        few = self.dims[d] <= MOST_WORK * prod(self.dims[a] for a in own)
+        return (d, i) if fits and few and d not in self.fixed else None
+
+    def read_afterwards(self, e: Eqn, read: str, d: str, i: Index) -> Iterator[Eqn]:
+        """d: the axis that is read by the index i."""
+        known = self.known[read]
+        assert isinstance(known, Eqn)
+        row = self.axis(e, d, self.dims[d], (d,))
+        names = {a: j for a, j in known.names.items() if a != d} | ({d: index({row: 1})} if row != d else {})
+        (rows,) = known.values
+        if names:
+            rows = self.name(f"{read}_{row}")
+            yield self.add(rows, known.op, known.values, tuple(text for a, j in names.items() for text in (a, str(j))))
+        product = self.name(f"{e.out}_{row}")
+        yield self.add(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
+        yield self.add(e.out, known.op, (product,), (row, str(i)))
+
+    def add(self, out: str, op: str, args: tuple[str, ...], axes: tuple[str, ...]) -> Eqn:
+        self.known[out] = made = equation(out, op, args, axes, self.known, self.dims)
+        return made

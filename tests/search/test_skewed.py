@@ -1,0 +1,79 @@
+"""Products with rows that are read by the difference of two axes: the difference is taken of the product."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.skewed import skewed
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.interpreted import Interpreter
+from tests.pipeline.test_random import problem
+
+H100 = find_target("h100")
+RELATIVE = """
+name: relative
+dims: {{b: 2, h: 3, q: {q}, s: {q}, d: 32, r: {r}}}
+inputs: {{Q: [b, q, h, d], K: [b, s, h, d], V: [b, s, h, d], R: [r, h, d], W: [h, d]}}
+program: |
+  E = dot(Q + W, R[{index}, h, d], d)
+  A = where(index(s) <= index(q), dot(Q, K, d) + E, -inf)
+  O = dot(softmax(A, s), V, s)
+outputs: {{O: [b, q, h, d]}}
+"""
+
+
+def relative(q: int, r: int, index: str) -> str:
+    return RELATIVE.format(q=q, r=r, index=index)
+
+
+def test_the_difference_is_taken_of_the_product() -> None:
+    found = skewed(lower(parse_spec(relative(17, 33, "s - q + 16")).at()))
+    assert found is not None
+    text = [str(e) for e in found.eqns]
+    assert "E_r[b, h, q, r] = dot(t0, R; d)" in text
+    assert "E[b, h, q, s] = rename(E_r; r=-q + s + 16)" in text
+
+
+@pytest.mark.parametrize(
+    ("r", "index"),
+    [
+        (17, "s"),  # rows of one axis
+        (17 * 17 * 3, "17*q + s"),  # each position has rows of its own: 17 times as many products
+        (33, "s // 2 - q // 2 + 16"),  # no sum of axes
+    ],
+)
+def test_other_products_are_as_they_were(r: int, index: str) -> None:
+    assert skewed(lower(parse_spec(relative(17, r, index)).at())) is None
+
+
+def test_windows_are_summed_as_they_are_read() -> None:
+    """i is summed over: no product with rows alone has it."""
+    text = """
+name: windows
+dims: {y: 40, c: 16, e: 16, i: 3}
+inputs: {X: [y, c], W: [i, c, e]}
+program: |
+  O = dot(X[y + i - 1, c], W, c, i)
+outputs: {O: [y, e]}
+"""
+    assert skewed(lower(parse_spec(text).at())) is None
+
+
+@pytest.mark.parametrize("index", ["s - q + 16", "q - s + 19"])
+def test_kernels_that_read_it_are_right(index: str, interpreter: Interpreter) -> None:
+    assert problem(relative(17, 40, index), interpreter) is None
+
+
+def test_relative_positions_are_a_product_of_matrices() -> None:
+    """In front of one loop over the keys, which reads it askew. And it is the program."""
+    program = parse_spec(relative(512, 1024, "s - q + 511")).at()
+    found = search_program(program, H100, Options(budget_s=60.0, tune=False))
+    assert found.plans and not found.rejected
+    product, attention = found.plans[0].graph.kernels
+    assert {x.buffer for x in product.loads} == {"Q", "R", "W"} and product.stores[0].buffer in {
+        x.buffer for x in attention.loads
+    }
+    assert any(str(i) == "-q + s + 511" for x in attention.loads for i in x.access)
