@@ -56,12 +56,12 @@ def _hand_over(w: Words) -> HandOver:
     return Relay() if w["relay"] else Early() if w["early"] else Lead(w["lead"]) if w["lead"] else AtEnd()
 
 
-# -- what is brought into the L2 while a kernel waits for the one in front
+# -- prefetches into the L2 while a kernel waits for the one in front
 
 
 class Before(Enum):
-    """Of the inputs that are read before any loop. READ: by reads that are forgotten, not by prefetches: nearer, but
-    other reads have to wait for them."""
+    """How inputs that are read in front of all loops are prefetched. READ: by loads whose result is dropped: they bring
+    a line nearer than a prefetch does, but other loads wait for them."""
 
     NOTHING = 0
     PREFETCH = 1
@@ -77,31 +77,31 @@ def _before(w: Words) -> Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """Of the inputs of the first loop: so many iterations. share: of each only one part in so many, what is needed
-    first (0: all)."""
+class FetchedAhead:
+    """A prefetch of the inputs of the first loop: so many iterations. share: of each iteration one part in so many, the
+    one that is needed first (0: all of it)."""
 
     iterations: int
     share: int = 0
 
 
 AHEAD = (0, 1, 2, 4, 8)
-SHARED = (Tiles(2, 2), Tiles(4, 2), Tiles(4, 4), Tiles(6, 4), Tiles(8, 4), Tiles(8, 8))
+SHARED = tuple(FetchedAhead(n, share) for n, share in ((2, 2), (4, 2), (4, 4), (6, 4), (8, 4), (8, 8)))
 
 
-def _ahead_words(x: Tiles | None) -> Words:
+def _ahead_words(x: FetchedAhead | None) -> Words:
     return {"ahead": x.iterations, "share": x.share} if x else {"ahead": 0, "share": 0}
 
 
-def _ahead(w: Words) -> Tiles | None:
-    return Tiles(w["ahead"], w["share"]) if w["ahead"] else None
+def _ahead(w: Words) -> FetchedAhead | None:
+    return FetchedAhead(w["ahead"], w["share"]) if w["ahead"] else None
 
 
-def _near_ahead(x: Tiles | None) -> Iterator[Tiles | None]:
-    """Other numbers of iterations, all of the same, and what is known to do well."""
+def _near_ahead(x: FetchedAhead | None) -> Iterator[FetchedAhead | None]:
+    """The same with other numbers of iterations, the same in full, and the choices of `SHARED`, which often win."""
     share = x.share if x else 0
-    yield from (Tiles(n, share) if n else None for n in AHEAD if n != (x.iterations if x else 0))
-    yield Tiles(x.iterations) if x else None
+    yield from (FetchedAhead(n, share) if n else None for n in AHEAD if n != (x.iterations if x else 0))
+    yield FetchedAhead(x.iterations) if x else None
     yield from SHARED
 
 
@@ -207,7 +207,7 @@ class KernelSchedule:
     specialize: bool = False
     hand_over: HandOver = AtEnd()
     before: Before = Before.NOTHING
-    ahead: Tiles | None = None
+    ahead: FetchedAhead | None = None
     tf32x3: bool = False
     patient: bool = False
     registers: int | None = None

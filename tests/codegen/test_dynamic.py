@@ -27,7 +27,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range
-from mirage_cli.ir.schedule import Before, Schedule, Tiles
+from mirage_cli.ir.schedule import Before, FetchedAhead, Schedule
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.assembly import Candidate
 from mirage_cli.search.generator import search
@@ -177,7 +177,7 @@ outputs: {O: [n, m]}
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "as it is": {},
     "grouped": {"group": 2},
-    "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": Tiles(2)},
+    "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": FetchedAhead(2)},
     "by descriptors": {"descriptors": True, "stream": True},
     "one row": {"m": 1},
 }

@@ -20,7 +20,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.schedule import Before, KernelSchedule, Lead, Schedule, Tiles
+from mirage_cli.ir.schedule import Before, FetchedAhead, KernelSchedule, Lead, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.search.assembly import Candidate
 from mirage_cli.search.generator import search
@@ -131,7 +131,7 @@ def test_one_file_is_right_at_sizes_that_were_not_tuned(name: str) -> None:
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "as it is": {},
     "in two chunks": {"split": 2},
-    "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": Tiles(2)},
+    "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": FetchedAhead(2)},
     "with a lead": {"overlap": True, "hand_over": Lead(2)},
     "one position": {"tile": 1},
 }
