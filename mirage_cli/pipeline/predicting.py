@@ -18,6 +18,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
+from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
@@ -158,8 +159,7 @@ def check_offline(
         if isinstance(answer, str):
             reason = answer
             continue
-        limit = session.target.smem_per_block_bytes
-        if any(k.spill_bytes > SPILL_LIMIT_BYTES or k.shared_bytes > limit for k in answer):
+        if not all(has_room(k, session.target) for k in answer):
             reason = "spills registers or shared memory"
             continue
         session.progress.doing(f"interpreting {p.id}")
@@ -205,16 +205,23 @@ def some_dynamic_sizes(graph: MuGraph, schedule: Schedule) -> list[dict[str, int
     return [sizes for sizes in found if not sizes.items() <= graph.sizes.items()]
 
 
+def has_room(k: KernelResources, target: Target) -> bool:
+    """Whether a kernel has registers and shared memory enough."""
+    return k.spill_bytes <= SPILL_LIMIT_BYTES and k.shared_bytes <= target.smem_per_block_bytes
+
+
 def compiled_offline(
     session: Session, p: Plan, problem: Problem
 ) -> Iterator[tuple[Schedule, tuple[KernelResources, ...] | str]]:
     """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the target,
-    or why there are none. Those others are compiled side by side."""
+    or why there are none. Those others are compiled side by side. They differ in the kernel that has too little room,
+    if one has."""
+    crowded: str | None = None
     for others in (False, True):
         session.progress.doing(f"compiling {p.id} for {session.target.arch}")
         schedules = [p.schedule]
         if others:
-            schedules = first_schedules(p.graph, session.target, 4)
+            schedules = first_schedules(p.graph, session.target, 4, crowded)
             schedules += [p.schedule.by_arithmetic()] * p.schedule.tf32x3
         jobs: list[Candidate] = []
         for i, schedule in enumerate(schedules):
@@ -225,4 +232,6 @@ def compiled_offline(
         answers = dict(session.farm().compile_all(jobs, problem.inputs, problem.outputs))
         for job in jobs:
             answer = answers[job.id]
+            if not others and not isinstance(answer, Failure):
+                crowded = next((k.name for k in answer if not has_room(k, session.target)), None)
             yield schedules[int(job.id)], str(answer.kind) if isinstance(answer, Failure) else answer

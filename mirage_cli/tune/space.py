@@ -94,10 +94,12 @@ def _best(
     return next(ranked(m, dict(sizes), target, split), None)
 
 
-def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
-    """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
-    those before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks
-    that are sure to spill registers are left out.
+def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | None = None) -> list[Schedule]:
+    """Up to `count` schedules: for one kernel the cost model's best, then the best with each block size that those
+    before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks that
+    are sure to spill registers are left out.
+
+    varied: the name of that kernel; the dearest where there is none.
     """
     by_name = models(graph)
     if not by_name:
@@ -105,15 +107,15 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     base = complete(graph, target, {})
     if base is None:
         return []
-    dearest = dearest_kernel(graph, base, target)
+    varied = varied or dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
-    m, sizes = by_name[dearest], chunk_sizes(graph, base)
+    m, sizes = by_name[varied], chunk_sizes(graph, base)
     matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _elements_held(m, s, sizes) <= room)
     for s in _diverse(fitting):
         swapped = [replace(s, order=exchanged(m, s.order))] if matrix else []
         for variant in (s, *swapped):
-            schedule = complete(graph, target, {dearest: variant})
+            schedule = complete(graph, target, {varied: variant})
             if schedule is not None:
                 for made in (*_beside_next(graph, schedule, target), schedule):
                     found.setdefault(str(made), made)

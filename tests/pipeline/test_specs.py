@@ -24,7 +24,7 @@ from mirage_cli.pipeline import optimize as optimizing
 from mirage_cli.pipeline import predicting, searching, tuning
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.predicting import check_offline
-from mirage_cli.pipeline.problem import floor_of
+from mirage_cli.pipeline.problem import floor_of, measured_problem
 from mirage_cli.pipeline.searching import Found, Options, Plan, search_program
 from mirage_cli.pipeline.session import Session, Silence
 from mirage_cli.search.generator import search
@@ -32,6 +32,7 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
@@ -215,6 +216,21 @@ outputs: {O: [t, f]}
     program = parse_spec(text).at()
     plan = plans_of(program)[0]
     assert own_sums(program, plan.graph, plan.schedule) is None
+
+
+def test_of_a_plan_that_spills_the_kernel_that_does_is_varied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever takes the longest: with others of that one, all schedules of the plan would spill."""
+    text = "name: s\ndims: {m: 4, k: 1048576}\ninputs: {X: [m, k]}\nprogram: O = sum(X, k)\noutputs: {O: [m]}\n"
+    program = parse_spec(text).at()
+    plan = next(p for p in plans_of(program) if len(p.graph.kernels) == 2)
+    spilling = tuple(KernelResources(name, 0, 32, n, 4, "") for name, n in (("k0", 0), ("k1", 512)))
+    farm = SimpleNamespace(compile_all=lambda jobs, *_: [(job.id, spilling) for job in jobs])
+    monkeypatch.setattr(Session, "farm", lambda _: farm)
+    with Store(tmp_path / "mirage.db") as store, Session(H200, Options(), store, False) as session:
+        _, *others = predicting.compiled_offline(session, plan, measured_problem(program, 0))
+    assert {a for _, a in others} == {spilling}
+    k0, k1 = ({str(s.kernels[k]) for s, _ in others} for k in ("k0", "k1"))
+    assert len(k1) > len(k0) == 1
 
 
 @pytest.mark.parametrize("all_overflow", [False, True])
