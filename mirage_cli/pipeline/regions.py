@@ -790,10 +790,11 @@ def close(
 def rounding_explains(y: torch.Tensor, exact: torch.Tensor, moved: Iterable[torch.Tensor]) -> bool:
     """Whether rounding alone moves `exact` by as much as PyTorch's result is off, which then shows nothing. moved:
     `exact`, rounded so."""
-    if not y.is_floating_point() or not bool((y.isfinite() & exact.isfinite()).all()):
+    numbers = y.isfinite()
+    if not y.is_floating_point() or not torch.equal(numbers, exact.to(y.dtype).isfinite()):
         return False
-    off = float((y.double() - exact).norm())
-    return any(off <= float((x.double() - exact).norm()) for x in moved)
+    off = (y.double() - exact)[numbers].norm()
+    return any(bool(off <= (x.double() - exact)[numbers].norm()) for x in moved)
 
 
 def results(module: Any) -> list[Any]:

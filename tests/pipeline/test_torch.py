@@ -341,6 +341,18 @@ def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones()
     assert found.left == {} and len(found.regions) == 1
 
 
+def test_what_rounding_moves_as_far_as_it_is_off_is_compared_on_other_numbers() -> None:
+    """1 / (1.1 v + 1.3 g), near 0: of numbers above 0 it never is, and there another program is refused."""
+    given = torch.randn(64, 128).half(), torch.randn(64, 128).half()
+    found = cut(exported(as_module(lambda v, g: 1 / (1.1 * v + 1.3 * g)), given))
+    assert found.left == {}
+    (region,) = found.regions
+    (wrong,) = cut(exported(as_module(lambda v, g: 1.1 / (1.1 * v + 1.3 * g)), given)).regions
+    module = found.model.get_submodule(region.module)
+    made, (exact,) = module(*examples(module)), Sample.of(region, region.program, examples(module), {}).exact()
+    assert not close(made, exact, torch.float16) and agrees(module, region) and not agrees(module, wrong)
+
+
 def test_what_makes_no_numbers_is_not_compared() -> None:
     model = as_module(lambda x: torch.log(-x.abs() - 1) * 2)
     (why,) = cut(exported(model, (torch.randn(5, 3),))).left.values()
