@@ -47,6 +47,11 @@ def by_parts(program: Program) -> Program | None:
     return replace(whole, eqns=tuple(e for e in eqns if e.out in needed), internals=internals)
 
 
+def in_parts(program: Program) -> Program:
+    """A lowered program with the reductions of its parts, where it has such: what masks leave of it can be told."""
+    return by_parts(program) or program
+
+
 class _MixedError(Exception):
     """A value that is no value of its own along a part of an axis."""
 

@@ -46,12 +46,30 @@ def raise_unless(right: torch.Tensor, text: str) -> None:
 def from_front(graph: torch.fx.Graph) -> None:
     """Counts from the front the rows that updates in place name, and those that are looked up by numbers that the graph
     is given, where negative numbers count from the end: once for all calls that name the same rows, in front of them
-    all. `checked` refuses what lies beyond an end."""
+    all. `checked` refuses what lies beyond an end. Numbers that are given elsewhere in another tensor are taken from
+    there in front too."""
     known: dict[Any, Any] = {}
     for n in from_ends(graph):
         x, indices, *rest = n.args
         places = {named.axis: named for named in row_of(n).named(n)}
         n.args = x, [i and counted_once(graph, places[d], known) for d, i in enumerate(indices)], *rest
+    for n, index in moved_indices(graph):
+        if index not in known:
+            known[index] = behind_what_it_reads(graph, aten.alias.default, index)
+            known[index].meta["val"] = index.meta["val"]
+        n.replace_input_with(index, known[index])
+
+
+def moved_indices(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
+    """Calls that look up rows, all numbered from the front, with the numbers, where these are some of what the graph is
+    given, elsewhere: a kernel reads by address what it is given as it is."""
+    calls = [n for n in graph.nodes if n.op == "call_function" and row_of(n).looks_up]
+    found = [(n, named.index) for n in calls for named in row_of(n).named(n) if not named.from_end]
+    return [
+        (n, i)
+        for n, i in found
+        if i.op == "call_function" and moved_from(i).op in GIVEN and i.meta["val"].dtype in WHOLE
+    ]
 
 
 def from_ends(graph: torch.fx.Graph) -> list[Any]:
@@ -87,8 +105,12 @@ def as_before(graph: torch.fx.Graph, inside: Container[Any]) -> None:
         if n not in inside:
             x, indices, *rest = n.args
             n.args = x, [i and raw(i) for i in indices], *rest
-    for n in graph.find_nodes(op="call_function", target=aten.remainder.Scalar):
-        if APART in n.meta and not n.users:
+    names = aten.remainder.Scalar, aten.alias.default
+    made = [n for name in names for n in graph.find_nodes(op="call_function", target=name) if APART in n.meta]
+    for n in made:
+        for user in [u for u in n.users if n.target is aten.alias.default and u not in inside]:
+            user.replace_input_with(n, raw(n))
+        if not n.users:
             graph.erase_node(n)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.search.cost import floor_us
@@ -17,7 +18,7 @@ from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outpu
 def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
-    lowered = lower(program)
+    lowered = in_parts(lower(program))
     return floor_us(program_bytes(lowered), product_flops(lowered), target, lowered.product_dtype())
 
 

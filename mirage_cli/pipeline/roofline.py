@@ -11,6 +11,7 @@ from math import prod, sqrt
 from typing import Literal
 
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.target.gpus import Target
@@ -60,7 +61,7 @@ class Bounds:
 
 def bounds(program: Program, target: Target) -> Bounds:
     """The least that any plan for this program does at each level."""
-    lowered = lower(program)
+    lowered = in_parts(lower(program))
     flops, moved = product_flops(lowered), program_bytes(lowered)
     levels = (
         Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(lowered.product_dtype())),

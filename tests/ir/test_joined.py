@@ -12,6 +12,8 @@ from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.problem import floor_of
+from mirage_cli.pipeline.roofline import bounds
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
@@ -145,6 +147,16 @@ def test_a_softmax_is_joined_of_its_parts() -> None:
     joined = [x.split("(")[0] for x in lines if x.startswith(("max", "sum"))]
     assert joined == ["max", "maximum", "max", "maximum", "sum"]
     assert not any("rename" in x or "t)" in x for x in lines)
+
+
+def test_what_a_mask_leaves_is_told_of_parts() -> None:
+    """As of attention without a sink."""
+    program = parse_spec(SINK).at()
+    plain = SINK.replace("where(index(t) < 40, R[h, m, t], S)", "R").replace("t)", "s)").replace("S: [h]", "")
+    least = bounds(program, TARGET), bounds(parse_spec(plain).at(), TARGET)
+    assert least[0].flops == least[1].flops
+    assert least[0].flops < 2 * 2 * 2 * 40 * 40 * 16 * 0.6
+    assert floor_of(program, TARGET) < 1.01 * floor_of(parse_spec(plain).at(), TARGET)
 
 
 def test_attention_with_a_sink_is_one_kernel_whose_parts_are_all_tested(interpreter: Interpreter) -> None:

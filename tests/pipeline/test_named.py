@@ -112,6 +112,28 @@ def test_rows_of_a_long_table_are_looked_up(read: Callable[..., Tensor]) -> None
 @pytest.mark.parametrize(
     "read",
     [
+        pytest.param(lambda x, at: F.embedding(at[:, 1], x) * 2, id="by a column"),
+        pytest.param(lambda x, at: F.embedding(at.view(-1), x).exp(), id="by what is flattened"),
+        pytest.param(lambda x, at: x.index_select(0, at[1]) * 2, id="by a row"),
+        pytest.param(lambda x, at: x.gather(0, at).exp(), id="each in its column"),
+        pytest.param(lambda x, at: x.exp().gather(0, at[:, :1].expand(-1, 4)), id="the same in each column"),
+        pytest.param(lambda x, at: x.view(2, -1, 4).gather(1, at[:, None, :1]).exp(), id="one in each column"),
+    ],
+)
+def test_numbers_that_count_from_the_front_are_looked_up(read: Callable[..., Tensor]) -> None:
+    x, model = torch.randn(MANY, 4), as_module(read)
+    found, faster = interpreted(model, (x, torch.tensor([[3, 1], [2, 0]])))
+    assert found.left == {} and len(found.regions) == 1
+    for numbers in ([[1, MANY // 2 - 1], [0, 7]], [[7, 7], [7, 8]]):
+        at = torch.tensor(numbers)
+        torch.testing.assert_close(faster(x, at), model(x, at))
+    with pytest.raises(RuntimeError, match="names no row"):
+        faster(x, torch.tensor([[-1, -1], [-1, -1]]))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
         pytest.param(lambda x, i, j: x.relu()[:, i, j] * 2, id="behind an axis"),
         pytest.param(lambda x, i, j: x.softmax(1)[i, :, j], id="around an axis"),
         pytest.param(lambda x, i, j: torch.einsum("kim,kjm->kij", x, x)[:, i, j], id="of a product"),

@@ -93,6 +93,12 @@ def test_the_logit_of_a_class_is_picked_before_its_probability_is_worked_out() -
     assert "tanh(sum(where(index(a1) == X1, X0, 0), a1)) - logsumexp(tanh(X0), a1)" in traced.graph.text()
 
 
+def test_an_element_of_each_row_is_picked_before_what_is_made_of_the_row() -> None:
+    gathered = as_module(lambda x, y: x.log_softmax(-1).gather(-1, y[:, None]))
+    _, traced = whole(gathered, (torch.randn(4, 5000), torch.tensor([3, 0, 4999, 6])))
+    assert "sum(where(index(a1) == X1, X0, 0), a1) - logsumexp(X0, a1)" in traced.graph.text()
+
+
 def test_a_packed_projection_is_split_in_heads() -> None:
     """The packed weight is read at an offset, not copied; no axis has a size that is no head's."""
     _, traced = whole(*CASES["attention"])

@@ -23,7 +23,7 @@ from mirage_cli.spec.aten.operands import (
 )
 from mirage_cli.spec.aten.reductions import amax, summed
 from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
-from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
+from mirage_cli.spec.aten.shapes import broadcast_tensors, diagonal, unsqueeze
 
 aten = Rows()
 AGAIN = "what is written may be written again"
@@ -155,9 +155,26 @@ def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
     for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)):
         if d != dim and n != size:
             x = p.sliced(x, d, 0, n)
+    if index.shape[dim] == 1 and not x.name:  # what makes whole rows reads every element anyway
+        return unsqueeze(element(number_of(x), dim, index), dim)
+    if p.are_looked_up(p.permuted(x, [dim, *(d for d in range(len(x.dims)) if d != dim)]), [index]):
+        return each_in_its_row(x, dim, index)
     table = p.viewed(x, [*x.dims[: dim + 1], (), *x.dims[dim + 1 :]])
     table = p.viewed(table, [*x.dims[:dim], (), *x.dims[dim:]])
     return one_of(table, dim + 1, unsqueeze(index, dim + 1))
+
+
+def each_in_its_row(x: Array, dim: int, index: Array) -> Array:
+    """x[i, j, index[i, j, k]] for its second axis, and likewise for others: of all rows for each number, the one where
+    the number stands."""
+    rank = len(x.dims)
+    others = [d for d in range(rank) if d != dim]
+    made = p.looked_up(number_of(p.permuted(x, [dim, *others])), [index])
+    places = [*range(rank), *(rank + d for d in others)]  # of the index, and of x
+    for d in others:
+        made = diagonal(made, 0, places.index(d), places.index(rank + d))
+        places = [n for n in places if n not in (d, rank + d)] + [d]
+    return p.permuted(made, [places.index(d) for d in range(rank)])
 
 
 @aten("aten.embedding", looks_up=True, named=by_rows)
