@@ -50,7 +50,8 @@ class Integers:
             if types != ["int", "int"]:
                 raise ValueError(f"{OPS[op].symbol} is of integers; integer(x) makes one of a float. Powers are x ** y")
             return self.of_bits(op, x, y)
-        if types == ["int", "int"]:
+        whole = isinstance(y, Fraction) and y.denominator == 1
+        if types[0] == "int" and (types[1] == "int" or whole):
             self.check_divisor(y)
         elif types[0] == "int" and max(map(abs, self.bounds(x))) > 1 << FLOAT_BITS:
             raise ValueError(

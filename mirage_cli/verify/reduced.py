@@ -272,9 +272,10 @@ def _apart(size: Mapping[str, int], counted: Container[str], step: int) -> dict[
 
 
 def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
-    """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis goes on."""
+    """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis, or a single
+    position, goes on."""
     own = {*program.accesses()}
-    stretches = [(d, i) for d, i in graph.accesses() if i.affine and len(i.terms) == 1 and i.terms[0][1] == 1]
+    stretches = [(d, i) for d, i in graph.accesses() if i.affine and [c for _, c in i.terms] in ([], [1])]
     starts = {(d, i.offset) for d, i in stretches if (d, i) not in own and i.offset}
     ends = ((a, (d, i.offset + whole.get(a, 0))) for d, i in stretches for a in i.dims)
     return {a for a, end in ends if end in starts}
@@ -310,5 +311,5 @@ def _reduced_schedule(
 
 
 def short_tile(size: int) -> int:
-    """A tile of which a size takes two or more, up to about five, and the last of them short."""
-    return next(t for t in range(max(2, size // 4), size) if size % t)
+    """A tile of which a size takes two or more, up to about five, and the last of them short; 1 where none is."""
+    return next((t for t in range(max(2, size // 4), size) if size % t), 1)

@@ -120,6 +120,7 @@ def test_a_result_reads_as_it_was_written() -> None:
         Tuning(9, {"hang": 1}, (Rejected("bbbb", Schedule({}), "wrong"),), "exhausted", 1.0, {"timing": 0.5},
                Finalist("aaaa", 3.0, None), None),
         {"spills": 2},
+        4,
         False,
         ("dddd: refused",),
     )  # fmt: skip
