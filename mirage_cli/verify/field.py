@@ -72,6 +72,7 @@ from mirage_cli.verify.residues import (
     powers,
     seen_by_functions,
     taint_over,
+    times,
     union,
     whole,
     zero_in,
@@ -248,8 +249,8 @@ class Field:
         valid = both_valid(x, y)
         if not any(valid):
             return self._borrowed("mul", x, y)
-        data = aligned(x.data, x.dims, dims, 1) * aligned(y.data, y.dims, dims, 1)
-        data = np.remainder(data, columns(data))
+        a, b = aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1)
+        data = times(a, b, columns(a))
         flags = None
         if signs is not None:
             f, s = signs[0]

@@ -201,17 +201,23 @@ def power(x: Array, exponents: tuple[int, ...]) -> Array:
     digits = np.array([[e >> 4 * i & 15 for e in exponents] for i in reversed(places)])
     table, square = np.stack([np.ones_like(x), x]), x
     while len(table) <= digits.max(initial=0):
-        square = square * square % p
-        table = np.concatenate([table, table * square % p])
+        square = times(square, square, p)
+        table = np.concatenate([table, times(table, square, p)])
     result = table[0]
     for place, chosen in enumerate(digits):
         factor = table[chosen, range(LEVELS)]
         if place:
-            result = result * result % p
+            result = times(result, result, p)
             for _ in range(3):
-                np.remainder(np.multiply(result, result, out=result), p, out=result)
-        result = result * factor % p if place else factor
+                np.fmod(np.multiply(result, result, out=result), p, out=result)
+        result = times(result, factor, p) if place else factor
     return result
+
+
+def times(x: Array, y: Array, p: Array) -> Array:
+    """The product of residues. `fmod` does not ask for signs, which they have none of."""
+    product = x * y
+    return np.fmod(product, p, out=product)
 
 
 def no_square(x: Array, root: Array | None = None, c: Fraction | None = None) -> Array:

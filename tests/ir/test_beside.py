@@ -93,6 +93,17 @@ def test_a_kernel_with_parts_is_modelled_as_these() -> None:
     assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), ()).several
 
 
+def test_parts_that_differ_in_names_alone_have_one_model() -> None:
+    """Kernels have parts in common: each is modelled once, and its blocks are chosen once."""
+    (k,) = parse_mugraph(TABLES).kernels
+    (other,) = parse_mugraph(TABLES.replace("X = load", "Z = load").replace("mul(X, 3)", "mul(Z, 3)")).kernels
+    (third,) = parse_mugraph(TABLES.replace("mul(X, 3)", "mul(X, 4)")).kernels
+    element = dict.fromkeys((*k.read, "P", "Q"), 2)
+    of, of_other, of_third = (model(x, element, (), ()).parts(("m", "n")) for x in (k, other, third))
+    assert k != other and len({*of}) == 2 and of == of_other
+    assert [a is b for a, b in zip(of, of_third, strict=True)] == [True, False]
+
+
 def test_what_one_table_holds_at_two_places_has_two_names_in_parts_side_by_side() -> None:
     """Branches of one kernel that give one name to blocks of two shapes are none that Triton compiles."""
     graph = parse_mugraph(TABLES)

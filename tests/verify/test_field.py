@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mirage_cli.ir.ops import OPS
-from mirage_cli.verify.contracted import MOST_TERMS, contracted, multiplied
+from mirage_cli.verify.contracted import MOST_SHIFTED, MOST_TERMS, contracted, multiplied
 from mirage_cli.verify.draws import SPACE, at_once
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.logarithms import logarithms
@@ -369,10 +369,12 @@ def test_a_product_of_matrices_is_the_sum_of_products(name: str) -> None:
     assert (found.data == expected.data).all() and (found.taint == expected.taint).all()
 
 
-def test_a_product_of_matrices_adds_exactly_at_the_largest_residues() -> None:
+@pytest.mark.parametrize("terms", [MOST_SHIFTED, MOST_SHIFTED + 1, 1 << 17])
+def test_a_product_of_matrices_adds_exactly_at_the_largest_residues(terms: int) -> None:
+    """Sums of products of parts that are multiplied by 2^16 stay below 2^63, whatever the parts."""
     largest = np.array(MODULI).reshape(-1, 1, 1) - 1
-    terms = 1 << 17
     assert terms <= MOST_TERMS
+    assert MOST_SHIFTED * (0xFFFF**2 << 16) + 2 * MOST_SHIFTED * 0xFFFF**2 < 1 << 63
     x, y = (np.broadcast_to(largest, (LEVELS, *shape)) for shape in ((3, terms), (terms, 2)))
     expected = [[[terms % p] * 2] * 3 for p in MODULI]  # (-1)² as often
     assert multiplied(x, y).tolist() == expected
