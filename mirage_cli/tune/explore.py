@@ -67,7 +67,7 @@ GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
 FEW, OVERTIME = 12, 0.1
-"""Until so many are timed, the first part may take this part of the budget more than all of it."""
+"""Until so many are timed, the first part may take all of the budget, and this part of it more."""
 LARGE_ELEMENTS = 1 << 26
 """A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
 finals must have."""
@@ -116,8 +116,8 @@ class Task:
     contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
     other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
-    terms of the longest contraction there. in_model: whether schedules that overlap in other
-    ways are judged and kept too.
+    terms of the longest contraction there. in_model: whether schedules that overlap in other ways are judged and kept
+    too.
     """
 
     graphs: Mapping[str, MuGraph]
@@ -175,7 +175,8 @@ class Explorer:
 
     @property
     def exploring_s(self) -> float:
-        """What is left of it for the first part; where little was timed, the finals and some overtime are shorter."""
+        """What is left of it for the first part. When `FEW` are timed, the finals keep their part of the budget. Until
+        then, the first part may take that too, and `OVERTIME`."""
         enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
         return self.left_s - (FINISHING if enough else -OVERTIME) * self.task.budget_s
 

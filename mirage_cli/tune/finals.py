@@ -59,6 +59,7 @@ FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 PREPARING = 4.0
 """Times the seconds of a timing's rounds that all of it takes, where calls are long."""
 LEAST_SECONDS, LATE_SECONDS = 0.05, 0.15
+"""Of a careful timing's rounds: the least of a large problem's, and those of others when time is up."""
 
 
 Verdict = tuple[Trial, Judged]
