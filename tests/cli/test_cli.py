@@ -38,7 +38,7 @@ from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import predicting, searching, session
+from mirage_cli.pipeline import predicting, searchers, session
 from mirage_cli.search.cost import LIMITS
 from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
@@ -345,13 +345,13 @@ def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> N
 
 def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search_program = searching.search_program
+    search_program = searchers.search_program
 
     def counted(program: Program, *rest: Any) -> Any:
         searched.append(program.name)
         return search_program(program, *rest)
 
-    monkeypatch.setattr(searching, "search_program", counted)
+    monkeypatch.setattr(searchers, "search_program", counted)
     first = mirage("search", "tiny.yaml", "--no-tune", "--json")
     again = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert again.code == 0 and searched == ["tiny"]
