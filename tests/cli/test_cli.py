@@ -1145,7 +1145,6 @@ DAMAGE = {
     "a predicted time of bytes": ("mugraphs", "predicted_us", "x'00'"),
     "sizes that are none": ("keys", "dims", '\'[["m", "x"]]\''),
     "a name of bytes": ("specs", "name", "x'ff'"),
-    "a search that is no JSON": ("searches", "stats", "'{'"),
     "samples that are text": ("measurements", "samples_us", """'["x"]'"""),
     "a median that is text": ("measurements", "median_us", "'x'"),
     "a median that is missing": ("measurements", "median_us", "NULL"),

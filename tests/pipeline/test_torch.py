@@ -267,7 +267,7 @@ with torch.no_grad():
     mirage_cli.optimize(model, inputs, budget=25, db=db, say=again.append)
     found["said"] = said, again
     with Store(db) as store:
-        searched = [r["n"] for r in store.rows("SELECT count(*) AS n FROM searches")]
+        searched = [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
     found["off"], found["calls"] = [], []
     for options in {"db": db}, {"db": db, "tune": 20}:
         torch._dynamo.reset()
@@ -277,7 +277,7 @@ with torch.no_grad():
             found["off"].append(float((compiled(*inputs) - expected).abs().max()))
         found["calls"].append(len(names))
     with Store(db) as store:
-        found["searched"] = searched, [r["n"] for r in store.rows("SELECT count(*) AS n FROM searches")]
+        found["searched"] = searched, [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
 region, operator = fast.region_0, fast.region_0.operator
 found["known"] = [operator in lowerings, (known_to_inductor(operator), operator in lowerings)[1]]
 given = given_to(fast, ["region_0"], inputs)["region_0"].tensors
