@@ -260,16 +260,16 @@ class Kernels:
 
         first: dict[tuple[str, ...], Standing] = {}
 
-        def add(text: str) -> tuple[str, ...]:
-            programs = tuple(parse_spec(text).programs())
+        def add(text: str, path: str) -> tuple[str, ...]:
+            programs = tuple(parse_spec(text, path).programs())
             key = programs[0].name, *map(computed_hash, programs)
             first.setdefault(key, Standing(text, programs))
             return key
 
         for text in (t for name in dict.fromkeys(g.name for g in graphs) for t in self.store.specs_named(name)):
             with suppress(MirageError):  # of a version of other operators
-                add(text)
-        return [first[add(g.text())] for g in graphs]
+                add(text, "<stored spec>")
+        return [first[add(g.text(), f"<graph {g.name}>")] for g in graphs]
 
     def problem(self, result: object) -> str:
         """Why a search has no kernel; nothing where it has one."""

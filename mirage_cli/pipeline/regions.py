@@ -299,6 +299,8 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
         raise TraceError(
             name, f"{overloadless(unknown.target)}: a size of what it makes depends on its argument's numbers"
         )
+    if not part:
+        raise TraceError(name, "it computes nothing of its arguments that is a tensor")
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if aliased_results(model.graph):

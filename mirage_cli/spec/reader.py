@@ -96,6 +96,8 @@ def load_spec(path: Path | str) -> Spec:
         raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
     except FileNotFoundError as error:
         raise SpecFileError(f"{path}: {error.strerror}\n    `mirage init NAME` writes a spec to start from") from None
+    except IsADirectoryError as error:
+        raise SpecFileError(f"{path}: {error.strerror}\n    a spec is a file: name `{path}/*.yaml`") from None
     except (OSError, ValueError) as error:
         raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -425,7 +427,8 @@ class _Reader(Document):
         if node is None:
             return {}
         if not isinstance(node, yaml.MappingNode) or not node.value:
-            self.at(node, f"{what}s is a mapping of names to lists of axes, such as {{X: [m, k]}}")
+            empty = " that has at least one" if isinstance(node, yaml.MappingNode) else ""
+            self.at(node, f"{what}s is a mapping of names to lists of axes{empty}, such as {{X: [m, k]}}")
             return {}
         found: dict[str, Tensor] = {}
         for key, value in self.entries(node):

@@ -185,6 +185,8 @@ def read(path: Path) -> Iterator[Bundle]:
                 try:
                     b = json.loads(line)
                 except (ValueError, RecursionError) as error:
+                    if number == 1:
+                        _check_header(path, None)
                     raise ExchangeError(path, number, f"not JSON: {error}") from None
                 if number == 1:
                     _check_header(path, b)

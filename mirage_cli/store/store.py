@@ -468,7 +468,9 @@ def explanation(message: str) -> tuple[str, str]:
     """Problem and remedy behind a message of SQLite's."""
     if "locked" in message or "busy" in message:
         return f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s", f"end that process, or {OTHER_PATH}"
-    if "malformed" in message or "not a database" in message or "encrypted" in message:
+    if "not a database" in message or "encrypted" in message:
+        return "is damaged, or no database at all", f"{OTHER_PATH}, or move it away, and mirage makes a new one"
+    if "malformed" in message:
         return f"is damaged ({message})", f"move it away, and mirage makes a new one; or {OTHER_PATH}"
     if "full" in message:
         return "cannot grow: the disk is full", f"make room, or {OTHER_PATH}"

@@ -480,9 +480,15 @@ def test_an_input_that_is_never_used_is_a_warning_on_stderr(mirage: Mirage, tmp_
     assert run.err.startswith("warned.yaml:6:3: warning: the input Y is never used")
 
 
+def test_two_specs_of_one_name_have_a_table_each(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(re.sub(r"\bm\b", "rows", ONE_OPERATOR), encoding="utf-8")
+    run = mirage("search", "increment.yaml", "other.yaml", "--no-tune")
+    assert run.code in (0, 3) and run.out.count("increment float16") == 2
+
+
 BAD_INPUT = {
     "no such spec": (["search", "nowhere.yaml"], "error: nowhere.yaml: No such file or directory"),
-    "a folder as spec": (["search", "."], "error: .: Is a directory"),
+    "a folder as spec": (["search", "."], "error: .: Is a directory\n    a spec is a file: name `./*.yaml`"),
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
     "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no axis is called z"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
@@ -497,12 +503,14 @@ BAD_INPUT = {
     "empty id in the cache": (["cache", "show", ""], "an empty id names nothing"),
     "empty id to remove": (["cache", "remove", ""], "an empty id names nothing"),
     "nothing to merge": (["cache", "merge", "none.db"], "the database none.db is not there"),
+    "a spec to import": (["cache", "import", "tiny.yaml"], "tiny.yaml:1: this is no file of `mirage cache export`"),
+    "a spec to merge": (["cache", "merge", "tiny.yaml"], "tiny.yaml is damaged, or no database at all"),
     "nothing to import": (["cache", "import", "none.jsonl"], "none.jsonl: No such file or directory"),
     "unknown id to take elsewhere": (["cache", "export", "f", "cccc"], "nothing is stored under cccc"),
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "an axis that is not there": (
         ["search", "tiny.yaml", "--dim", "q=3"],
-        "no axis is called q, to be given the size 3",
+        "no axis is called q; the axes are m, k, n",
     ),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),

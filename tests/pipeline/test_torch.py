@@ -453,6 +453,13 @@ def test_a_reduction_keeps_its_axis() -> None:
         lambda graph, x: graph.add(x, graph.new_input(dims=(3, 6))),
         lambda graph, _: graph.new_input(dims=(4, 6), strides=(1, 4)),
         lambda graph, _: graph.superoptimize(),
+        lambda graph, x: graph.reduction(x, 2),
+        lambda graph, x: graph.add(x, None),
+        lambda graph, _: graph.mark_output(3),
+        lambda graph, x: graph.exp(mi.new_kernel_graph().new_input(dims=x.shape)),
+        lambda graph, _: graph.new_input(dims=(4, -1)),
+        lambda graph, _: graph.new_input(dims=4),
+        lambda graph, _: graph.new_input(dims=(4, 6), dtype="f16"),
     ],
 )
 def test_what_no_program_is_is_refused(wrong: Any) -> None:
