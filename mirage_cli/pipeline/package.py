@@ -70,7 +70,7 @@ def write_package(folder: Path, files: Mapping[str, str]) -> None:
     if not folder.name.isidentifier():
         raise PackageError(folder, "no Python package has such a name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PackageError(folder, "something is there already")
+        raise PackageError(folder, "something is there already; name a folder that is not there, or move it away")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
