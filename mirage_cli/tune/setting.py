@@ -362,7 +362,7 @@ class Setting:
         """The problem's program in PyTorch."""
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
         module = load_module(self.problem.reference_source, self.directory)
-        precision = next((x.dtype for x in self.drawn[0] if x.is_floating_point()), torch.float32)
+        precision: torch.dtype = getattr(torch, self.problem.precision)
         return yardstick.Reference(module.reference, getattr(module, "stepwise", module.reference), precision)
 
 

@@ -260,7 +260,7 @@ def judge_decisions(
         theirs.add(by_eager.to(y.dtype), ref, piece.positions)
     for seeds in ROUNDS:
         for piece in pieces_with(mine.open_positions(), pieces):
-            for seed, times, dtype in ways(seeds, tolerance):
+            for seed, times, dtype in ways(seeds, max(1.0, tolerance)):
                 if not mine.open(piece.positions):
                     break
                 mine.look(rounded(piece, dtype, seed, times)[i], piece.positions)
@@ -272,16 +272,12 @@ def judge_decisions(
     return Judgement(name, error, eagers, allowed, found.in_words(f"output {i}"), 0, 2 * found.told >= count)
 
 
-EQUAL = 4
-"""Of so many pairs of seeds, one rounds to equal numbers too: few programs compare such."""
-
-
 def ways(seeds: range, tolerance: float) -> Iterator[tuple[int, float, torch.dtype | None]]:
     """The evaluations with these seeds: the seed, how many times as much as rounding it moves results, and of which
-    type (None: of eager's). Some round to equal numbers, with either of `Reference.rounded`'s least numbers."""
-    for seed in seeds:
-        several = (tolerance, 0.0) if seed // 2 % EQUAL == 0 else (tolerance,)
-        yield from itertools.product((seed,), several, (None, torch.float32))
+    type (None: of eager's). Some round to equal numbers; in the second round, where many elements are open still, none.
+    """
+    several = (tolerance,) if seeds == ROUNDS[1] else (tolerance, 0.0)
+    return itertools.product(seeds, several, (None, torch.float32))
 
 
 UNTOLD = "rounding decides most of an output on every distribution: nothing was compared"

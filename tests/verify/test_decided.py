@@ -247,4 +247,4 @@ def test_what_is_open_is_evaluated_at_its_positions_alone() -> None:
     judged = judge_outputs("normal", [y], lambda piece: [piece.of(ref, 1)], [ref.int()], rounded, 4, False, cut=cut)
     assert judged.problem == "output 0 is 1 at (1, 40, 2), where float64 has 0"
     assert asked[0] == (3, 40, 41) and set(asked[1:]) == {(3, 40, 41), (40,)} and asked[-1] == (40,)
-    assert len(asked) == 64 * 2 + 16 * 2
+    assert len(asked) == 64 * 4 - 6 * 2
