@@ -14,6 +14,8 @@ ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.functions", "optim
 def __getattr__(name: str) -> Any:
     """`Graph`, `kernel`, `optimize`, and every function of the spec language, which `spec.graph` has; imported when
     first asked for."""
-    if name.startswith("_"):
+    module = ELSEWHERE.get(name, "spec.graph")
+    found = None if name.startswith("_") else getattr(import_module(f"mirage_cli.{module}"), name, None)
+    if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"mirage_cli.{ELSEWHERE.get(name, 'spec.graph')}"), name)
+    return found

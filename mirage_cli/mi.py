@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # torch's tensors, which this module does not import before they are needed
 
@@ -25,11 +26,17 @@ from mirage_cli.spec.arrays import Array, Trace, Unsupported
 if TYPE_CHECKING:
     from mirage_cli.pipeline.callers import Kernel
 
-float16, bfloat16, float32 = "float16", "bfloat16", "float32"
+TYPES = float16, bfloat16, float32 = "float16", "bfloat16", "float32"
 
 
 def new_kernel_graph() -> KernelGraph:
     return KernelGraph()
+
+
+def refuse_other_sizes(dims: object) -> None:
+    """Raises GraphError for what are no sizes of a tensor."""
+    if not isinstance(dims, Sequence) or not all(isinstance(n, int) and n > 0 for n in dims):
+        raise GraphError(f"dims are the sizes of a tensor, such as (8, 4096), and not {dims!r}")
 
 
 class KernelGraph:
@@ -44,6 +51,9 @@ class KernelGraph:
 
     def new_input(self, dims: Sequence[int], dtype: str = float16, strides: Sequence[int] | None = None) -> Array:
         """A tensor in device memory. strides: those of a contiguous tensor, if they are given."""
+        refuse_other_sizes(dims)
+        if dtype not in TYPES:
+            raise GraphError(f"a dtype is one of {', '.join(f'mi.{name}' for name in TYPES)}, and not {dtype!r}")
         contiguous = [1]
         for n in reversed(dims[1:]):
             contiguous.insert(0, contiguous[0] * n)
@@ -53,12 +63,19 @@ class KernelGraph:
         return self.trace.input(f"X{len(self.trace.inputs)}", dims, dtype)
 
     def mark_output(self, value: Array, strides: Sequence[int] | None = None) -> None:  # noqa: ARG002
-        self.marked.append(value)
+        self.marked.append(self.own(value))
 
     # -- operators
 
+    def own(self, value: object) -> Array:
+        """The value, which is one of this graph."""
+        if not isinstance(value, Array) or value.trace is not self.trace:
+            whose = "is of another graph" if isinstance(value, Array) else f"is {value!r}"
+            raise GraphError(f"a value of this graph is needed here, and what is given {whose}")
+        return value
+
     def made_of(self, make: Callable[..., Array], *operands: Any) -> Array:
-        self.used |= {x for x in operands if isinstance(x, Array)}
+        self.used |= {self.own(x) for x in operands if not isinstance(x, Real)}
         try:
             value = make(*operands)
         except Unsupported as error:
@@ -71,6 +88,8 @@ class KernelGraph:
 
     def matmul(self, A: Array, B: Array) -> Array:
         """Of matrices, or of batches of them."""
+        for x in A, B:
+            self.own(x)
         if len(A.dims) != len(B.dims) or len(A.dims) < 2 or A.shape[-1] != B.shape[-2]:
             raise GraphError(f"matmul of the shapes {A.shape} and {B.shape}")
         batch = "abcdefgh"[: len(A.dims) - 2]
@@ -78,6 +97,8 @@ class KernelGraph:
 
     def reduction(self, A: Array, dim: int, size: int = 1) -> Array:
         """The sum along an axis, which keeps `size` positions: each is the sum of its neighbours."""
+        if not -len(self.own(A).dims) <= dim < len(A.dims):
+            raise GraphError(f"a reduction along dim {dim} of the shape {A.shape}")
         at, n = dim % len(A.dims), A.shape[dim]
         if size < 1 or n % size:
             raise GraphError(f"a reduction of {n} positions to {size}")
@@ -90,7 +111,7 @@ class KernelGraph:
 
     def rms_norm(self, A: Array, normalized_shape: Sequence[int], eps: float = 0.0) -> Array:
         """x / sqrt(mean(x²) + eps) over the last axes."""
-        if A.shape[len(A.shape) - len(normalized_shape) :] != tuple(normalized_shape):
+        if self.own(A).shape[len(A.shape) - len(normalized_shape) :] != tuple(normalized_shape):
             raise GraphError(f"rms_norm over {tuple(normalized_shape)} of the shape {A.shape}")
         last = [*range(len(A.dims) - len(normalized_shape), len(A.dims))]
         return self.made_of(lambda x: positional.along("rms_norm", x, last, eps=eps), A)
@@ -177,8 +198,9 @@ class Superoptimized:
         if len(tensors) != len(self.inputs):
             raise ValueError(f"{len(self.inputs)} tensors are declared, and {len(tensors)} are given")
         for (name, shape, dtype), x in zip(self.inputs, tensors, strict=True):
-            if tuple(x.shape) != shape:
-                raise ValueError(f"{name} is declared with the shape {shape}, and given with {tuple(x.shape)}")
+            given_shape = tuple(x.shape) if hasattr(x, "shape") else f"a {type(x).__name__}"
+            if given_shape != shape:
+                raise ValueError(f"{name} is declared with the shape {shape}, and given with {given_shape}")
             if str(x.dtype) != f"torch.{dtype}":
                 raise ValueError(f"{name} is declared as {dtype}, and given as {x.dtype}")
         by_name = {name: x for (name, _, _), x in zip(self.inputs, tensors, strict=True)}

@@ -23,7 +23,7 @@ from mirage_cli.pipeline.benchmark import measurement_of
 from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.written import info_of
 from mirage_cli.spec.reader import load_spec
-from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph, StoredSearch
+from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import About, Kernel, Result, Searched, Times, Tuning
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
@@ -71,7 +71,6 @@ def _put(store: Store, program: Program, text: str, row: Mapping[str, Any], know
     )
     about = About(program.name, program.sizes, program.dtype, 0)
     searched = Searched.from_json(row["search"])
-    store.put_search(key, StoredSearch(0, kept, asdict(searched), searched.stopped, searched.seconds))
     for name, contestant in row["contestants"].items():
         if contestant["median_us"] is not None:
             store.put_measurement(key, measurement_of(name, contestant))

@@ -12,7 +12,6 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.pipeline.keys import versions
+from mirage_cli.pipeline.predicting import has_room
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import work
@@ -31,8 +31,7 @@ from mirage_cli.search.tiles import default_order, tile_options
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import Target, driver_version, find_target
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
-from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
+from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete
@@ -92,7 +91,7 @@ def measure(program: Program, target: Target, farm: CompileFarm, worker: GpuWork
                 waiting[key] = g, s, Candidate(key, kernels_source(graph, s))
     ready: list[Candidate] = []
     for key, kernels in farm.compile_all([c for *_, c in waiting.values()], problem.inputs, problem.outputs):
-        if not isinstance(kernels, Failure) and fit(kernels, target):
+        if not isinstance(kernels, Failure) and all(has_room(k, target) for k in kernels):
             ready.append(waiting[key][2])
     worker.set_problem(problem)
     measured: list[Measured] = []
@@ -101,10 +100,6 @@ def measure(program: Program, target: Target, farm: CompileFarm, worker: GpuWork
         measured.append(Measured(g, s, None, str(t)) if isinstance(t, Failure) else Measured(g, s, t.median_us))
     about = {**versions(), "gpu": target.name, "driver": driver_version() or ""}
     return Recorded(program.name, program.sizes, program.dtype, about, graphs, tuple(measured))
-
-
-def fit(kernels: Iterable[KernelResources], target: Target) -> bool:
-    return all(k.spill_bytes <= SPILL_LIMIT_BYTES and k.shared_bytes <= target.smem_per_block_bytes for k in kernels)
 
 
 def main() -> None:

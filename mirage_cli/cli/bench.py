@@ -201,7 +201,7 @@ def measured(
     from mirage_cli.pipeline.benchmark import run
     from mirage_cli.pipeline.kept import has_kernel
     from mirage_cli.pipeline.optimize import finish
-    from mirage_cli.pipeline.searching import search_all
+    from mirage_cli.pipeline.searchers import search_all
     from mirage_cli.store.results import Unfinished
 
     todo = [p for p, _ in programs if not has_kernel(session, p)]

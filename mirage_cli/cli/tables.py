@@ -36,8 +36,9 @@ def about_text(about: About) -> str:
 
 
 def results_tables(results: Sequence[Result], about: str = "") -> list[Sheet]:
-    """A table for each spec and dtype: a line for each size, with its best kernel. about: of all, for the titles."""
-    groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r.about.spec, r.about.dtype))]
+    """A table for each spec, dtype and set of axes: a line for each size, with its best kernel. about: of all, for the
+    titles."""
+    groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r.about.spec, r.about.dtype, [*r.about.dims]))]
     return [_group_table(rows, about) for rows in groups]
 
 

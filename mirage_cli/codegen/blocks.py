@@ -65,7 +65,7 @@ class Factored:
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
-class Frame:
+class ScheduledKernel:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
     stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
     that is several axes (`m*n`)."""
@@ -119,7 +119,7 @@ class Frame:
         return frozenset(r.dim for r in self.graph.dynamic)
 
     @cached_property
-    def given(self) -> Axes:
+    def size_arguments(self) -> Axes:
         """Dimensions whose size the kernel takes as an argument: those that it has blocks along, or counts by."""
         counted = {e.axes[0] for e in self.kernel.body if e.op == "size"}
         return tuple(r.dim for r in self.graph.dynamic if r.dim in {*self.block, *counted})
@@ -129,12 +129,12 @@ class Frame:
         return d in self.dynamic or self.sizes[d] > self.block[d]
 
     @cached_property
-    def exact(self) -> frozenset[str]:
+    def float32_products(self) -> frozenset[str]:
         """Values whose products are of float32."""
         return self.graph.exact()[self.kernel.name]
 
     @cached_property
-    def single(self) -> bool:
+    def float32_accurate(self) -> bool:
         """Whether results are to be right to the last bits of float32."""
         tensors = *self.graph.inputs, *self.graph.outputs
         return "float32" in {self.graph.dtype, *(t.dtype for t in tensors)}
@@ -148,7 +148,7 @@ class Frame:
         alike, which cancels where they meet one another alone.
         """
         inside = {m for loop in self.placement.loops for m in loop.running}
-        if self.single:
+        if self.float32_accurate:
             return frozenset(inside)
         stored = {s.value for s in self.kernel.stores}
         behind = {
@@ -164,14 +164,14 @@ class Frame:
     def looked_up(self) -> dict[Lookup, str]:
         """What loads look up, each with the name of its block: one name in all parts of the kernel."""
         found: dict[Lookup, str] = {}
-        taken = {*self.whole.value_dims}
-        for a in (*self.whole.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
+        taken = {*self.whole_kernel.value_dims}
+        for a in (*self.whole_kernel.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
             names = (f"{a.table}_at{i or ''}" for i in itertools.count())
             found[a] = found.get(a) or next(n for n in names if n not in {*taken, *found.values()})
         return found
 
     @cached_property
-    def whole(self) -> Kernel:
+    def whole_kernel(self) -> Kernel:
         """The kernel of the μGraph, of which this may be a part."""
         return next(k for k in self.graph.kernels if k.name == self.kernel.name)
 
@@ -215,7 +215,7 @@ class Frame:
     def huge(self) -> bool:
         """Whether offsets into some tensor need 64 bits."""
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
-        touched = {*self.whole.read, *(s.buffer for s in self.whole.stores)}
+        touched = {*self.whole_kernel.read, *(s.buffer for s in self.whole_kernel.stores)}
         return any(self.tensors[b].span(sizes) >= 1 << 31 for b in touched)
 
     @cached_property
@@ -231,20 +231,20 @@ class Frame:
 
     def axes_of(self, value: str) -> Axes:
         """The axes of the current block of a value: those along which it may differ."""
-        own = (d for d in self.axes(self.dims[value]) if d not in self.steady[value])
+        own = (d for d in self.axes(self.dims[value]) if d not in self.uniform_dims[value])
         return self.merged[value] if value in self.merged else tuple(own)
 
-    def current(self, value: str) -> Value:
+    def block_of(self, value: str) -> Value:
         """The current block of a value."""
         return Value(value, self.axes_of(value))
 
-    def filled(self, value: str) -> Value | Repeated:
+    def full_block(self, value: str) -> Value | Repeated:
         """The current block of a value with the axes of all its dimensions."""
-        x, axes = self.current(value), self.axes(self.dims[value])
+        x, axes = self.block_of(value), self.axes(self.dims[value])
         return x if value in self.merged or x.axes == axes else Repeated(Spread(x, axes), axes)
 
     @cached_property
-    def steady(self) -> Mapping[str, frozenset[str]]:
+    def uniform_dims(self) -> Mapping[str, frozenset[str]]:
         """Dimensions along which the block of a value is the same everywhere: one row of scales for a tile, say."""
         found: dict[str, frozenset[str]] = {}
         for x in self.kernel.loads:
@@ -312,7 +312,7 @@ class Frame:
         stored = any(s.value == e.out for s in self.kernel.stores)
         return row.kind == "elementwise" and row.growth == "product" and len(readers) == 1 and not stored
 
-    def count(self, axes: Iterable[str]) -> int:
+    def elements(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
         return prod(self.block[d] for d in nodes.apart(tuple(axes)))
 
@@ -322,7 +322,7 @@ class Frame:
         return tuple(d for d in axes if d in dims & self.padded)
 
     @cached_property
-    def narrow(self) -> Mapping[str, Bounds]:
+    def small_integers(self) -> Mapping[str, Bounds]:
         """Values that are whole numbers which the program's type holds exactly: what they are computed in, unless a
         larger integer is made of them."""
         if self.graph.dtype != "float16":
@@ -345,12 +345,12 @@ class Frame:
         if value in self.loads:
             dtype = self.tensors[self.loads[value].buffer].dtype
             return "int32" if dtype == "int64" else dtype
-        if value in self.narrow:
+        if value in self.small_integers:
             return self.graph.dtype
         e = self.eqns[value]
         return cast_of(e) or {"float": "float32", "int": "int32", "bool": "bool"}[e.type]
 
-    def space(self, e: Eqn) -> set[str]:
+    def iteration_space(self, e: Eqn) -> set[str]:
         """The dimensions of a reduction's argument, or of a product before it is summed."""
         return {*e.dims, *e.axes} if e.op == "dot" else set(self.dims[e.values[0]])
 

@@ -417,11 +417,14 @@ def out_texts(
     sizes_of_inputs: what `_by_triton` takes in front of the inputs."""
     given = [f'"mirage::{operator}_out"', "_write", f"mutates_args={_changed(program, out=True)}"]
     given.append(f'schema="{schema(program, out=True)}"')
+    results = len(program.results)
     return {
-        "signature": ", ".join([*parameters, *["*", "out=None"] * bool(program.results)]),
-        "into": INTO.replace("@call@", tuple_text(parameters)) * bool(program.results),
+        "signature": ", ".join([*parameters, *["*", "out=None"] * bool(results)]),
+        "into": INTO.replace("@call@", tuple_text(parameters)) * bool(results),
         "count": str(len(program.inputs)),
         "there": there,
+        "results": str(results),
+        "out": "a tensor" if results == 1 else f"a tuple of {results} tensors",
         "sizes_of_inputs": sizes_of_inputs,
         "register_out": wrapped("    _operator = torch.library.custom_op(", given, ")"),
     }

@@ -150,7 +150,10 @@ INTO = """
 WRITE = '''
 def _into(inputs, out):
     """Writes `out`, a tensor or several in the order of the outputs, and returns it."""
-    torch.ops.mirage.@operator@_out(*inputs, *((out,) if isinstance(out, torch.Tensor) else out))
+    tensors = (out,) if isinstance(out, torch.Tensor) else out
+    if not isinstance(tensors, (tuple, list)) or [isinstance(y, torch.Tensor) for y in tensors] != [True] * @results@:
+        raise TypeError("out should be @out@")
+    torch.ops.mirage.@operator@_out(*inputs, *tensors)
     return out
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mirage_cli.codegen import narrow, nodes
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
+from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, ScheduledKernel
 from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
@@ -45,7 +45,7 @@ class Scope:
     masks: what these are throughout the loop at hand. running: its running maxima. clean: of every value so far.
     """
 
-    frame: Frame
+    scheduled: ScheduledKernel
     clean: Mapping[str, frozenset[str]]
     masks: Mapping[str, bool] = field(default_factory=dict[str, bool])
     running: frozenset[str] = NOWHERE
@@ -53,7 +53,7 @@ class Scope:
 
 def computed(s: Scope, e: Eqn) -> Computed:
     """What an equation computes from the current blocks of its arguments."""
-    f = s.frame
+    f = s.scheduled
     if e.op == "dot":
         return product(s, e)
     if OPS[e.op].kind == "reduction":
@@ -66,12 +66,12 @@ def computed(s: Scope, e: Eqn) -> Computed:
     return _elementwise(s, e)
 
 
-def _extent(f: Frame, d: str) -> Expr:
+def _extent(f: ScheduledKernel, d: str) -> Expr:
     """The size of a dimension as a number."""
     return nodes.Extent(d) if d in f.dynamic else nodes.Full(nodes.Literal(float(f.sizes[d])), "float32", ())
 
 
-def _position(f: Frame, i: Index) -> Expr:
+def _position(f: ScheduledKernel, i: Index) -> Expr:
     axes = f.axes(i.dims)
     if not i.affine:
         return nodes.Placed(*f.places(i), axes)
@@ -94,7 +94,7 @@ def _position(f: Frame, i: Index) -> Expr:
 
 
 def _elementwise(s: Scope, e: Eqn) -> Computed:
-    f = s.frame
+    f = s.scheduled
     want = f.axes_of(e.out)
     branch = kept(e, s.masks)
     if branch is not None:
@@ -103,7 +103,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
         return Computed(_shifted_exp(f, e, want))
     if not e.values:
         return Computed(_constant(e))
-    if e.out in f.narrow:
+    if e.out in f.small_integers:
         return Computed(narrow.computed(f, e))
     if cast := cast_of(e):
         return Computed(_rounded(f, e, cast, want), _zero_lanes(s, e))
@@ -113,16 +113,16 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
 
 
-def _rounded(f: Frame, e: Eqn, dtype: str, want: Axes) -> Expr:
+def _rounded(f: ScheduledKernel, e: Eqn, dtype: str, want: Axes) -> Expr:
     """A value in a floating-point type."""
     (a,) = e.values
     if f.type_of(a) == dtype:
-        return spread(f.current(a), want)
+        return spread(f.block_of(a), want)
     x = _argument(f, a, want, e, False)
     return x if dtype == "float32" else nodes.Cast(x, "float32", dtype)
 
 
-def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
+def _with_sizes(f: ScheduledKernel, e: Eqn) -> tuple[str | Number, ...]:
     """The arguments, with the numbers that sizes are: float32 has no odd positions beyond 2^24 to compare with them."""
     numbers = [_number(f, a) for a in e.args]
     if any(n is None and _is_size(f, a) for a, n in zip(e.args, numbers, strict=True)):
@@ -132,7 +132,7 @@ def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
 
 def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
     """Where an elementwise equation is zero because its arguments are."""
-    f = s.frame
+    f = s.scheduled
     first, *others = e.args
     clean = [s.clean[v] for v in e.values]
     match OPS[e.op].zero:
@@ -153,14 +153,14 @@ def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
             return NOWHERE
 
 
-def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
+def _applied(f: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     """The operator of an elementwise equation applied to its arguments."""
     row = OPS[e.op]
     if row.growth == "raised":
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")
-        return nodes.Power(args[0], exponent, f.single)
+        return nodes.Power(args[0], exponent, f.float32_accurate)
     if _adds_to_fresh_product(f, e):
         return nodes.AddedLast(args[0], args[1], axes)
     divisor = _number(f, e.args[1]) if row.by_number else None
@@ -168,11 +168,11 @@ def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     if inverse is not None:
         return nodes.Scaled(args[0], inverse)
     by_number = bool(row.by_number) and (divisor is not None or _is_size(f, e.args[1]))
-    exact = f.single or by_number  # means of equal values are to be that value
+    exact = f.float32_accurate or by_number  # means of equal values are to be that value
     return nodes.Apply(e.op, args, exact, axes, bool(row.of_integers) and e.type == "int")
 
 
-def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
+def _adds_to_fresh_product(f: ScheduledKernel, e: Eqn) -> bool:
     """Whether this adds what a loop loads to a product of the same iteration. As the first addend of that it would
     be loaded before it starts, and not fetched ahead."""
     if OPS[e.op].linear != (1, 1) or len(e.values) < 2:
@@ -185,18 +185,18 @@ def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
     return False
 
 
-def _number(f: Frame, a: str | Number) -> Number | None:
+def _number(f: ScheduledKernel, a: str | Number) -> Number | None:
     """The number that an argument is, also where it is the size of an axis that is known."""
     if not isinstance(a, str):
         return a
     return Fraction(f.sizes[d]) if _is_size(f, a) and (d := f.eqns[a].axes[0]) not in f.dynamic else None
 
 
-def _is_size(f: Frame, a: str | Number) -> bool:
+def _is_size(f: ScheduledKernel, a: str | Number) -> bool:
     return isinstance(a, str) and a in f.eqns and f.eqns[a].op == "size"
 
 
-def _branch(f: Frame, e: Eqn, a: str | Number, want: Axes) -> Expr:
+def _branch(f: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
     """An equation that comes to one of its arguments."""
     if not isinstance(a, str):
         return nodes.Full(nodes.Literal(a, e.type == "int"), f.type_of(e.out), want)
@@ -204,7 +204,7 @@ def _branch(f: Frame, e: Eqn, a: str | Number, want: Axes) -> Expr:
     return x if f.axes_of(a) == want else nodes.Repeated(x, want)
 
 
-def _shifted_exp(f: Frame, e: Eqn, want: Axes) -> Expr:
+def _shifted_exp(f: ScheduledKernel, e: Eqn, want: Axes) -> Expr:
     """exp(x - m) for a running maximum: one multiply-add and one exp2, or the difference first."""
     x, m = (str(a) for a in e.args)
     shift = spread(nodes.Shift(m, f.axes_of(m)), want)
@@ -219,10 +219,10 @@ def _constant(e: Eqn) -> Expr:
     return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 
-def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
+def _argument(f: ScheduledKernel, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, whole)
-    x: Expr = f.current(a)
+    x: Expr = f.block_of(a)
     kind = f.type_of(a)
     mixed = kind in INTEGERS and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
@@ -236,7 +236,7 @@ def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Exp
     return spread(x, want)
 
 
-def _compares_floats(f: Frame, mask: str) -> bool:
+def _compares_floats(f: ScheduledKernel, mask: str) -> bool:
     """Whether a mask follows from comparisons of floating-point numbers."""
     e = f.eqns.get(mask)
     kinds = [(v, f.type_of(v)) for v in e.values] if e is not None else []
@@ -253,10 +253,10 @@ def spread(x: Expr, want: Axes) -> Expr:
 
 def summands(s: Scope, e: Eqn) -> Computed:
     """What a reduction reduces: its argument, neutral past the end of the dimensions that go."""
-    f = s.frame
+    f = s.scheduled
     (a,) = e.values
     kind = f.type_of(a)
-    x: Expr = f.filled(a)
+    x: Expr = f.full_block(a)
     whole = kind in INTEGERS and e.type == "int"
     if kind != ("int32" if whole else "float32"):
         x = nodes.Cast(x, kind, "int32" if whole else "float32")
@@ -270,13 +270,13 @@ def neutral(op: str, whole: bool) -> nodes.Literal:
     return nodes.Literal(OPS[op].neutral(whole), whole)
 
 
-def across(f: Frame, e: Eqn, x: Expr) -> Expr:
+def across(f: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     """A block with all axes that the equation computes over, reduced over those that it reduces."""
-    over = tuple(d for d in f.axes(f.space(e)) if d in e.axes)
+    over = tuple(d for d in f.axes(f.iteration_space(e)) if d in e.axes)
     return nodes.Reduce("sum" if e.op == "dot" else e.op, x, over, shows_nan(f, e)) if over else x
 
 
-def shows_nan(f: Frame, e: Eqn) -> bool:
+def shows_nan(f: ScheduledKernel, e: Eqn) -> bool:
     """Whether a maximum or minimum is to be NaN where an argument is. One that only shifts exponents need not be:
     their sum is."""
     if e.type == "int" or not OPS[e.op].extremum:
@@ -287,7 +287,7 @@ def shows_nan(f: Frame, e: Eqn) -> bool:
     return not shift or any(x.value == e.out and x.buffer in outputs for x in f.kernel.stores)
 
 
-def _masked(f: Frame, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Expr:
+def _masked(f: ScheduledKernel, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Expr:
     """A block with this number where it lies past the end of one of these dimensions."""
     dirty = f.masked_dims(dims, x.axes)
     return nodes.Masked(x, dirty, number) if dirty else x
@@ -317,7 +317,7 @@ class Matrices(NamedTuple):
         yield self.right, (self.batch, self.middle, self.columns)
 
 
-def matrices(f: Frame, e: Eqn) -> Matrices:
+def matrices(f: ScheduledKernel, e: Eqn) -> Matrices:
     """A product as one of matrices: the rows are the axes that come first in blocks."""
     a, b = _factors(e)
     of_a, of_b = f.axes(f.dims[a]), f.axes(f.dims[b])
@@ -330,7 +330,7 @@ def matrices(f: Frame, e: Eqn) -> Matrices:
     return Matrices(a, b, batch, rows, middle, columns)
 
 
-def merged_operands(f: Frame, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
+def merged_operands(f: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
     """Axes of what is loaded through a descriptor for products alone, where several axes are one side of the product.
 
     A block x[a, b, k] is merged to x[a*b, k] as it lies in memory, then permuted: x[k, a*b]. Triton does both to the
@@ -362,7 +362,7 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
 
     accumulator: the name of a block to add to.
     """
-    f = s.frame
+    f = s.scheduled
     m = matrices(f, e)
     clean = frozenset(
         d for d in f.padded & set(e.dims) if (d in s.clean[m.left] or d in s.clean[m.right]) and d not in m.batch
@@ -374,7 +374,7 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
 def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     """A product with the axes that the matrix units give it. accumulator: the name of a block of these axes to add to,
     which they do themselves."""
-    f = s.frame
+    f = s.scheduled
     m = matrices(f, e)
     types = _operand_types(f, e, m)
     operands = zip(m.operands(), types, strict=True)
@@ -385,18 +385,18 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     return nodes.Dot(left, right, accumulator, precision)
 
 
-def _operand_types(f: Frame, e: Eqn, m: Matrices) -> tuple[str, str]:
+def _operand_types(f: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
     """The types in which the matrix units take the operands: as they are stored, where both are of float8."""
-    if f.exact & {m.left, m.right}:
+    if f.float32_products & {m.left, m.right}:
         return "float32", "float32"
     kinds = (f.type_of(v) for v in (m.left, m.right))
     small = promoted((k if k in HALVES else f.graph.dtype for k in kinds), f.graph.dtype)
-    if takes_float8(e, f.loads, f.tensors, f.eqns) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
+    if takes_float8(e, f.loads, f.tensors, f.eqns) and f.elements(m.middle) >= MIN_FLOAT8_DEPTH:
         return f.type_of(m.left), f.type_of(m.right)
     return small, small
 
 
-def unfolded(f: Frame, e: Eqn, x: Expr) -> Expr:
+def unfolded(f: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     """What the matrix units compute of a product, with the axes of the product."""
     m, result = matrices(f, e), f.axes(e.dims)
     whole = (*m.batch, *m.rows, *m.columns)
@@ -413,13 +413,13 @@ def _factors(e: Eqn) -> tuple[str, str]:
 
 def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str) -> Expr:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
-    f = s.frame
+    f = s.scheduled
     kind = f.type_of(value)
     if dtype == "float16" and narrow.packed(f, value):
         x = _masked(f, narrow.of_bytes(f, value), summed, nodes.Literal(0.0))
     else:
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-        x = _masked(f, f.filled(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = _masked(f, f.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
@@ -443,8 +443,8 @@ def _as_matrix(x: Expr, batch: list[str], first: list[str], last: list[str]) -> 
 
 def _multiplied_out(s: Scope, e: Eqn) -> Expr:
     """A product element by element, summed over this block."""
-    f = s.frame
-    if not any(d in e.axes for d in f.axes(f.space(e))):
+    f = s.scheduled
+    if not any(d in e.axes for d in f.axes(f.iteration_space(e))):
         a, b, space = _spread_factors(f, e)
         return nodes.Apply("mul", (a, b), True, space)
     return across(f, e, multiplied(s, e))
@@ -452,23 +452,23 @@ def _multiplied_out(s: Scope, e: Eqn) -> Expr:
 
 def multiplied(s: Scope, e: Eqn) -> Expr:
     """A product element by element, zero past the end of the dimensions that will be summed over."""
-    f = s.frame
+    f = s.scheduled
     a, b, space = _spread_factors(f, e)
     both = [d for d in e.axes if not all(d in s.clean[v] or d not in f.axes(f.dims[v]) for v in _factors(e))]
     return _masked(f, nodes.Product(a, b, space), both, nodes.Literal(0.0))
 
 
-def _spread_factors(f: Frame, e: Eqn) -> tuple[Expr, Expr, Axes]:
-    space = f.axes(f.space(e))
-    if f.count(space) > MAX_PRODUCT:
+def _spread_factors(f: ScheduledKernel, e: Eqn) -> tuple[Expr, Expr, Axes]:
+    space = f.axes(f.iteration_space(e))
+    if f.elements(space) > MAX_PRODUCT:
         raise EmitError("product too large to multiply out")
     both = _factors(e)
     told = {d for v in both for d in f.axes_of(v)} == {*space}
-    a, b = (spread(as_float(f, v, f.current(v) if told else f.filled(v)), space) for v in both)
+    a, b = (spread(as_float(f, v, f.block_of(v) if told else f.full_block(v)), space) for v in both)
     return a, b, space
 
 
-def as_float(f: Frame, value: str, x: Expr) -> Expr:
+def as_float(f: ScheduledKernel, value: str, x: Expr) -> Expr:
     kind = f.type_of(value)
     if f.graph.dtype == "float16" and narrow.packed(f, value):
         x, kind = narrow.of_bytes(f, value), "float16"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from mirage_cli.codegen import nodes, plan
-from mirage_cli.codegen.blocks import Frame
+from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.expressions import (
     Scope,
     across,
@@ -35,7 +35,7 @@ Step: TypeAlias = Load | Eqn
 Degrees: TypeAlias = Sequence[tuple[str, int]]
 
 
-def deferred(f: Frame, loop: Loop) -> frozenset[str]:
+def deferred(f: ScheduledKernel, loop: Loop) -> frozenset[str]:
     """Accumulators that keep the axes they reduce until after the loop: those that nothing rescales.
 
     A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
@@ -48,25 +48,25 @@ def deferred(f: Frame, loop: Loop) -> frozenset[str]:
     )
 
 
-def _deferrable(f: Frame, e: Eqn) -> bool:
-    space = f.axes(f.space(e))
+def _deferrable(f: ScheduledKernel, e: Eqn) -> bool:
+    space = f.axes(f.iteration_space(e))
     if (e.op != "dot" and OPS[e.op].kind != "reduction") or not set(space) & set(e.axes):
         return False
-    if f.count(space) > MAX_LANES * 32 * f.schedule.warps:
+    if f.elements(space) > MAX_LANES * 32 * f.schedule.warps:
         return False
     return not on_matrix_units(e, f.dims, f.block) if e.op == "dot" else not f.from_product(e.values[0])
 
 
-def wide_products_last(f: Frame, loop: Loop) -> Sequence[Step]:
+def wide_products_last(f: ScheduledKernel, loop: Loop) -> Sequence[Step]:
     """The steps of an iteration, products that nothing here waits for last, the larger the later: by the last of
     several that share an operand, Triton decides how warps stand for all of them."""
     used = {v for s in loop.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in loop.stores}
     last = [s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot" and s.out not in used]
-    last.sort(key=lambda e: f.count(f.axes(e.dims)))
+    last.sort(key=lambda e: f.elements(f.axes(e.dims)))
     return [*(s for s in loop.steps if s not in last), *last]
 
 
-def accumulated(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
+def accumulated(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
     """The axes of an accumulator in its loop. Where nothing rescales a product, they are those that the matrix units
     give it: to bring it to its own in each iteration costs a second block of registers.
 
@@ -75,10 +75,10 @@ def accumulated(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
     if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
         changed = degrees or e.out in f.factored
         return f.axes(e.dims) if changed else matrices(f, e).axes
-    return f.axes(f.space(e) if defers else e.dims)
+    return f.axes(f.iteration_space(e) if defers else e.dims)
 
 
-def initialised(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initialise:
+def initialised(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initialise:
     """An accumulator, `accumulated`, before its loop."""
     axes = accumulated(f, e, degrees, defers)
     return plan.Initialise(e.out, neutral(e.op, e.type == "int"), f.type_of(e.out), axes)
@@ -86,7 +86,7 @@ def initialised(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initia
 
 def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[Statement]:
     """What an iteration does to an accumulator, `accumulated`."""
-    f = s.frame
+    f = s.scheduled
     if e.out in s.running:
         yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), e.out in f.subtracted_first)
         return
@@ -97,7 +97,7 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     if factored := f.factored.get(e.out):
         part = unfolded(f, e, nodes.Value(factored.part, matrices(f, e).axes))
         for v in factored.by:
-            part = nodes.Apply("mul", (part, spread(as_float(f, v, f.current(v)), axes)), True, axes)
+            part = nodes.Apply("mul", (part, spread(as_float(f, v, f.block_of(v)), axes)), True, axes)
         yield plan.Let(e.out, nodes.Added(e.out, part))
     elif e.op == "dot" and on_matrix_units(e, f.dims, f.block) and axes == matrices(f, e).axes:
         yield plan.Let(e.out, matrix_product(s, e, e.out))
@@ -110,9 +110,9 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
         yield plan.Accumulate(e.out, e.op, block if defers else across(f, e, block), shows_nan(f, e))
 
 
-def completed(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
+def completed(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
     """What is left to do of an accumulator, `accumulated`, after its loop."""
-    kept = replace(f.current(e.out), axes=accumulated(f, e, degrees, defers))
+    kept = replace(f.block_of(e.out), axes=accumulated(f, e, degrees, defers))
     if kept.axes == f.axes(e.dims):
         return []
     return [plan.Complete(e.out, across(f, e, kept) if defers else unfolded(f, e, kept))]

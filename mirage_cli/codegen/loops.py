@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mirage_cli.codegen import nodes, plan
-from mirage_cli.codegen.blocks import Frame
+from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Kind, Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load
@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def ranges(
-    f: Frame, loop: Loop, limits: Sequence[Limit], specialized: bool
+    f: ScheduledKernel, loop: Loop, limits: Sequence[Limit], specialized: bool
 ) -> tuple[list[Statement], tuple[Range, ...]]:
     """The parts that a loop is written in, and the marks between them. limits: of the loop."""
     d, *others = loop.dims
@@ -82,7 +82,7 @@ class _Bounds:
     of several gaps the first. behind_gap: what the mask that ends what is in front of it is there.
     """
 
-    def __init__(self, f: Frame, limits: Sequence[Limit]) -> None:
+    def __init__(self, f: ScheduledKernel, limits: Sequence[Limit]) -> None:
         self.begins: list[Scalar] = []
         self.ends: list[Scalar] = []
         self.below: list[Scalar] = []
@@ -109,7 +109,7 @@ class _Bounds:
                 self.behind_gap[x.unless.mask] = not x.unless.holds
 
 
-def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
+def span(f: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """From where to where a loop over one dimension goes in this program instance."""
     size = nodes.Size(d, d in f.dynamic)
     if d != f.kernel.split:
@@ -120,7 +120,7 @@ def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
     return nodes.ChunkAt(length, False), last if whole else _least(last, size)
 
 
-def chunk(f: Frame, d: str) -> nodes.Length:
+def chunk(f: ScheduledKernel, d: str) -> nodes.Length:
     """The length of the chunks of the split dimension."""
     if d in f.dynamic:
         return nodes.Share(d, f.schedule.split, f.block[d])
@@ -139,7 +139,7 @@ def _aligned(position: Scalar, tile: int) -> Scalar:
     return nodes.Aligned(position, tile) if tile > 1 else position
 
 
-def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
+def _reach(f: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
     """The least and the most that a linear expression can be in this program instance."""
     ends: list[tuple[Scalar, Scalar]] = []
     for (kind, name), c in x.terms:
@@ -154,14 +154,14 @@ def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
     return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
 
 
-def _extent(f: Frame, d: str) -> tuple[Scalar, Scalar]:
+def _extent(f: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """The first and the last position along a dimension that does not move here."""
     if d not in f.kernel.with_role("grid") or not f.tiled(d):
         return Number(0), Number(f.sizes[d] - 1)
     return nodes.TileAt(d, f.block[d], False), nodes.TileAt(d, f.block[d], True)
 
 
-def starts(f: Frame, loop: Loop | None = None) -> Mapping[str, Start]:
+def starts(f: ScheduledKernel, loop: Loop | None = None) -> Mapping[str, Start]:
     """Where the current block starts along each dimension, in a loop or outside."""
     found: dict[str, Start] = {d: nodes.AtZero() for d in f.block}
     for d in f.kernel.with_role("grid"):
@@ -170,7 +170,7 @@ def starts(f: Frame, loop: Loop | None = None) -> Mapping[str, Start]:
     return found if loop is None else found | loop_starts(f, loop)
 
 
-def loop_starts(f: Frame, loop: Loop) -> dict[str, Start]:
+def loop_starts(f: ScheduledKernel, loop: Loop) -> dict[str, Start]:
     """The same along the dimensions of a loop, in the order in which it walks them."""
     if len(loop.dims) == 1:
         (d,) = loop.dims
@@ -184,7 +184,7 @@ def loop_starts(f: Frame, loop: Loop) -> dict[str, Start]:
     return found
 
 
-def together(f: Frame, loop: Loop) -> plan.Together:
+def together(f: ScheduledKernel, loop: Loop) -> plan.Together:
     """A loop over several dimensions together."""
     dims = _walked(f, loop)
     trips = _trips(f, dims)
@@ -194,7 +194,7 @@ def together(f: Frame, loop: Loop) -> plan.Together:
     return plan.Together(dims, _product(trips[1:]), (d, chunk(f, d), f.block[d]))
 
 
-def stages(f: Frame, loop: Loop) -> int | None:
+def stages(f: ScheduledKernel, loop: Loop) -> int | None:
     """How many iterations of a loop Triton is to have in flight, where it has products on the matrix units and loads
     that none of them takes, such as scales of what they compute. Unless it is told, Triton loads these in their own
     iteration."""
@@ -211,12 +211,12 @@ def stages(f: Frame, loop: Loop) -> int | None:
     return f.schedule.stages if products and others else None
 
 
-def _walked(f: Frame, loop: Loop) -> tuple[str, ...]:
+def _walked(f: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
     """The dimensions of a loop, a split one outermost."""
     return tuple(sorted(loop.dims, key=lambda d: d != f.kernel.split))
 
 
-def _trips(f: Frame, dims: Sequence[str]) -> list[nodes.Count]:
+def _trips(f: ScheduledKernel, dims: Sequence[str]) -> list[nodes.Count]:
     return [nodes.Tiles(d, f.block[d]) if d in f.dynamic else ceil(f.sizes[d] / f.block[d]) for d in dims]
 
 
@@ -225,7 +225,7 @@ def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
     return prod(n for n in counts if isinstance(n, int)), *(n for n in counts if not isinstance(n, int))
 
 
-def positions(f: Frame, d: str, start: Start) -> plan.Positions:
+def positions(f: ScheduledKernel, d: str, start: Start) -> plan.Positions:
     wide = f.huge and not isinstance(start, nodes.AtZero)
     return plan.Positions(d, start, f.block[d] > 1, wide, d in f.padded and f.block[d] > 1)
 

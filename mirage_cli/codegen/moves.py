@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
-from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame, Live
+from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKernel
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     value: str
 
 
-def pair_of(f: Frame, second: Frame, x: Load) -> Pair | None:
+def pair_of(f: ScheduledKernel, second: ScheduledKernel, x: Load) -> Pair | None:
     """What the second of two phases loads from right behind what a load of the first reads, if anything."""
     t = f.tensors[x.buffer]
     for y in (y for y in second.kernel.loads if y.buffer == x.buffer and y.out != x.out):
@@ -47,7 +47,7 @@ def pair_of(f: Frame, second: Frame, x: Load) -> Pair | None:
 
 
 def load(
-    f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
+    f: ScheduledKernel, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
 ) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it."""
     axes = f.axes_of(x.out)
@@ -73,7 +73,7 @@ def load(
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
 
-def look_up(f: Frame, a: Lookup) -> plan.Load:
+def look_up(f: ScheduledKernel, a: Lookup) -> plan.Load:
     """A block of a table. Lanes that do not exist hold 0, which is a position too."""
     axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
     where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
@@ -86,7 +86,7 @@ def _every(block: int, n: int) -> nodes.Every | None:
     return nodes.Every(block, block // n, n, 1) if block > n else None
 
 
-def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
+def _stored(f: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
     """Where a partial result was stored."""
     for i in live.where:
         if i.lookups or {*i.dims} & f.dynamic or i.bounds(f.sizes)[0] < 0:
@@ -94,7 +94,7 @@ def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
             yield nodes.Within(terms, start, True, None)
 
 
-def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
+def within(f: ScheduledKernel, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
     """The bounds of a tensor that a load may read beyond, and a store name places before."""
     found: list[nodes.Within] = []
     for d, i in zip(f.tensors[buffer].dims, access, strict=True):
@@ -106,7 +106,7 @@ def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
 
 
 def pointers(
-    f: Frame, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
+    f: ScheduledKernel, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
 ) -> nodes.Pointers:
     """A block of pointers into a buffer by an access in dimensions of the kernel.
 
@@ -131,13 +131,13 @@ def pointers(
     return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
 
 
-def store(f: Frame, s: Store) -> plan.Store:
+def store(f: ScheduledKernel, s: Store) -> plan.Store:
     axes = f.axes(s.dims)
     split = f.kernel.split
     once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
     one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
-    block: Expr = f.filled(s.value)
+    block: Expr = f.full_block(s.value)
     if kind != dtype or s.value not in f.loads:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
@@ -150,7 +150,7 @@ def store(f: Frame, s: Store) -> plan.Store:
     return plan.Store(where, block, mask, once, one_chunk, (*inside, *ends), tuple(room.items()))
 
 
-def row_of(f: Frame, s: Store) -> dict[str, int]:
+def row_of(f: ScheduledKernel, s: Store) -> dict[str, int]:
     """The axis along which elements of an intermediate lie side by side, with the positions that a row has room for,
     where these are more than the axis has."""
     t = f.tensors[s.buffer]
@@ -163,7 +163,7 @@ def row_of(f: Frame, s: Store) -> dict[str, int]:
 # -- prefetches
 
 
-def prefetches(f: Frame, ahead: Mapping[Loop | None, Sequence[Fetch]], specialized: bool) -> list[Statement]:
+def prefetches(f: ScheduledKernel, ahead: Mapping[Loop | None, Sequence[Fetch]], specialized: bool) -> list[Statement]:
     """What is fetched into the L2 before the wait, `access.fetched_ahead`. specialized: of the kernel's loops."""
     found: list[Statement] = []
     for loop, fetches in ahead.items():
@@ -175,7 +175,9 @@ def prefetches(f: Frame, ahead: Mapping[Loop | None, Sequence[Fetch]], specializ
     return found
 
 
-def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], iterations: int, specialized: bool) -> plan.Loop:
+def _fetching_loop(
+    f: ScheduledKernel, loop: Loop, fetches: Sequence[Fetch], iterations: int, specialized: bool
+) -> plan.Loop:
     """What fetches so many iterations of a loop, several of them at once where each has few lines."""
     (d,) = loop.dims
     most = max(prod(_lines(f, x, d).values()) for x in fetches)
@@ -192,7 +194,7 @@ def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], iterations: i
     return plan.Loop(over, specialized, body)
 
 
-def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
+def _lines(f: ScheduledKernel, x: Fetch, loop: str | None) -> dict[str, int]:
     """How many pointers there are along each dimension of a load, one into each cache line, in an iteration."""
     count = {d: f.block[d] for d in x.load.dims}
     if loop is not None and x.part is not None:
@@ -200,7 +202,7 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
     return count | {d: max(count[d] // n, 1) for d, n in _line_of(f, x.load).items()}
 
 
-def _line_of(f: Frame, x: Load) -> dict[str, int]:
+def _line_of(f: ScheduledKernel, x: Load) -> dict[str, int]:
     """How many neighbours a cache line surely has along the axis where they are nearest in memory: a power of two, as
     in blocks. A scalar has none."""
     t = f.tensors[x.buffer]
@@ -215,13 +217,13 @@ def _line_of(f: Frame, x: Load) -> dict[str, int]:
 class _Picker:
     """One pointer into each cache line of a load's block. tiles: iterations of the loop along `loop` at once."""
 
-    frame: Frame
+    scheduled: ScheduledKernel
     at: Mapping[str, Start]
     loop: str | None = None
     tiles: int = 1
 
     def prefetch(self, x: Fetch, read: bool) -> plan.Prefetch:
-        f, dims = self.frame, x.load.dims
+        f, dims = self.scheduled, x.load.dims
         count = _lines(f, x, self.loop)
         if self.loop is not None and self.loop in count:
             count[self.loop] *= self.tiles
@@ -231,7 +233,7 @@ class _Picker:
 
     def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
-        f, line = self.frame, _line_of(self.frame, x.load)
+        f, line = self.scheduled, _line_of(self.scheduled, x.load)
         clamped = d in f.padded or (d == self.loop and self.tiles > 1)
         if d not in (*line, self.loop):
             return nodes.Picked(d, count > 1, clamped=True) if clamped else None

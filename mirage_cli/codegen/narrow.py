@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_cli.codegen import nodes
-from mirage_cli.codegen.blocks import EXACT, Frame
+from mirage_cli.codegen.blocks import EXACT, ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, Axes, Expr
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import Arg, Eqn
@@ -31,19 +31,19 @@ class Sum:
     others: tuple[tuple[str, int], ...]
 
 
-def packed(f: Frame, value: str) -> bool:
+def packed(f: ScheduledKernel, value: str) -> bool:
     """Whether it is a block of bytes, of which each thread has several."""
     axes = f.axes_of(value)
-    large = f.count(axes) >= PACKED * 32 * f.schedule.warps and axes == f.axes(f.dims[value])
-    return large and value in f.narrow and f.type_of(value) == "int8"
+    large = f.elements(axes) >= PACKED * 32 * f.schedule.warps and axes == f.axes(f.dims[value])
+    return large and value in f.small_integers and f.type_of(value) == "int8"
 
 
-def of_bytes(f: Frame, value: str) -> Expr:
+def of_bytes(f: ScheduledKernel, value: str) -> Expr:
     """A block of bytes as float16."""
     return _written(f, Sum(value, (0, 255, 128), 0, ()), f.axes_of(value))
 
 
-def computed(f: Frame, e: Eqn) -> Expr:
+def computed(f: ScheduledKernel, e: Eqn) -> Expr:
     """What a narrow equation computes."""
     want = f.axes_of(e.out)
     found = _sum(f, e)
@@ -58,30 +58,30 @@ def computed(f: Frame, e: Eqn) -> Expr:
     return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
 
 
-def read(f: Frame, e: Eqn) -> Sequence[str]:
+def read(f: ScheduledKernel, e: Eqn) -> Sequence[str]:
     """The values whose blocks an equation takes."""
-    found = _sum(f, e) if e.out in f.narrow else None
+    found = _sum(f, e) if e.out in f.small_integers else None
     return e.values if found is None else (found.byte, *(v for v, _ in found.others))
 
 
-def _whole(f: Frame, a: Arg, want: Axes) -> Expr:
+def _whole(f: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, True)
-    x = nodes.Cast(f.current(a), f.type_of(a), "int32")
+    x = nodes.Cast(f.block_of(a), f.type_of(a), "int32")
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _half(f: Frame, a: Arg, want: Axes) -> Expr:
+def _half(f: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a)
-    x: Expr = f.current(a)
+    x: Expr = f.block_of(a)
     kind = f.type_of(a)
     if kind not in ("float16", "bool"):
         x = nodes.Cast(x, kind, "float16")
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _sum(f: Frame, e: Eqn) -> Sum | None:
+def _sum(f: ScheduledKernel, e: Eqn) -> Sum | None:
     """A narrow equation as a sum, if some part of a block of bytes is added in it."""
     terms, number = _terms(f, e, 1)
     for v, c in terms:
@@ -93,7 +93,7 @@ def _sum(f: Frame, e: Eqn) -> Sum | None:
     return None
 
 
-def _terms(f: Frame, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
+def _terms(f: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
     """An equation as a sum of values, of those that it alone reads their own terms, and of a number."""
     row = OPS[e.op]
     if not row.linear:
@@ -112,7 +112,7 @@ def _terms(f: Frame, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
     return terms, number
 
 
-def _bits(f: Frame, value: str) -> tuple[str, tuple[int, int, int]] | None:
+def _bits(f: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | None:
     """A value as bits of a block of bytes."""
     if packed(f, value):
         return value, (0, 255, 128)
@@ -124,15 +124,15 @@ def _bits(f: Frame, value: str) -> tuple[str, tuple[int, int, int]] | None:
     return (e.args[0], bits(n)) if bits is not None and n is not None and n < 8 else None
 
 
-def _stays_exact(f: Frame, x: Sum) -> bool:
+def _stays_exact(f: ScheduledKernel, x: Sum) -> bool:
     """Whether what is subtracted from the raised bits is exact, whatever it is added up of first."""
-    largest = sum(abs(c) * max(map(abs, f.narrow[v])) for v, c in x.others)
+    largest = sum(abs(c) * max(map(abs, f.small_integers[v])) for v, c in x.others)
     return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
 
 
-def _written(f: Frame, x: Sum, want: Axes) -> Expr:
+def _written(f: ScheduledKernel, x: Sum, want: Axes) -> Expr:
     shift, mask, sign = x.bits
-    raised = nodes.RaisedBits(f.current(x.byte), shift, mask, sign)
+    raised = nodes.RaisedBits(f.block_of(x.byte), shift, mask, sign)
     axes = f.axes({d for v, _ in x.others for d in f.axes_of(v)})
     less: Expr = nodes.Literal(Fraction(RAISED + sign - x.number))
     for v, c in x.others:

@@ -25,7 +25,7 @@ from mirage_cli.codegen.access import (
     specialized,
     streamed,
 )
-from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Live, ScheduledKernel
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
@@ -52,7 +52,7 @@ capabilities)."""
 class _Decided:
     """What is decided before any statement is written, and what is known of the statements that are written so far.
 
-    phases: the frames of the phases of its loops, the first of which is `frame`, which all else is planned in.
+    phases: the kernel in each phase of its loops. The first is `scheduled`, which all else is planned in.
     units: the loops and the straight code, in order. over: before which units the kernel waits and releases. awaited:
     buffers that are read after the wait alone; None where the kernel does not wait. ahead: loads that are prefetched
     before the wait. boxes: by value, loads through descriptors. streamed: values whose loads nobody repeats. narrowed:
@@ -61,8 +61,8 @@ class _Decided:
     clean: for each value so far the padded axes along which it is zero past their end. looked_up: look-ups so far.
     """
 
-    frame: Frame
-    phases: tuple[Frame, ...]
+    scheduled: ScheduledKernel
+    phases: tuple[ScheduledKernel, ...]
     units: tuple[Unit, ...]
     over: HandOver
     awaited: frozenset[str] | None
@@ -80,7 +80,7 @@ class _Decided:
 
 def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    f = Frame(graph, kernel, schedule.kernels[kernel.name], sizes)
+    f = ScheduledKernel(graph, kernel, schedule.kernels[kernel.name], sizes)
     parts = beside(kernel, {d for d in kernel.with_role("grid") if f.tiled(d)})
     plans = [_plan(graph, k, schedule, sizes) for k in parts]
     if len(plans) == 1:
@@ -123,7 +123,7 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
 def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
     c = _decided(graph, kernel, schedule, sizes)
-    f = c.frame
+    f = c.scheduled
     instances = _instances(f, c.limits)
     body = (instances, *_fixed_positions(f), *[plan.Release()] * c.over.at_once, *_body(c))
     sums = [x.part for x in f.factored.values()]
@@ -133,7 +133,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     return KernelPlan(
         kernel.name,
         tuple(plan.Dimension(d, f.sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
-        f.given,
+        f.size_arguments,
         tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *sums, *f.looked_up.values()))),
         tuple(b for b in f.buffers if b in pointed),
         tuple(c.boxes.items()),
@@ -141,7 +141,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
         instances.programs,
         f.schedule.compiled,
         f.schedule.overlap,
-        not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
+        not f.float32_accurate,  # a * b - a * b is 0, and not what a * b is rounded by
         body,
     )
 
@@ -155,9 +155,9 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
     if not specialized(graph, kernel, own, sizes):
         found = phased(graph, kernel, own, sizes)
         phases, own, sizes = found.phases, found.schedule, found.sizes
-    frames = tuple(Frame(g, k, own, sizes, live) for g, k in phases)
-    graph, kernel, f = *phases[0], frames[0]
-    if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
+    in_phases = tuple(ScheduledKernel(g, k, own, sizes, live) for g, k in phases)
+    graph, kernel, f = *phases[0], in_phases[0]
+    if any(f.elements(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
         raise EmitError("block too large")
     if f.dynamic and f.huge:
         raise EmitError("offsets beyond 32 bits")
@@ -167,12 +167,12 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
-    frames = tuple(replace(x, merged=merged_operands(x, boxes)) for x in frames)
-    boxes |= {v: merged_box(boxes[v], axes) for x in frames for v, axes in x.merged.items()}
-    f = frames[0]
+    in_phases = tuple(replace(x, merged=merged_operands(x, boxes)) for x in in_phases)
+    boxes |= {v: merged_box(boxes[v], axes) for x in in_phases for v, axes in x.merged.items()}
+    f = in_phases[0]
     return _Decided(
-        frame=f,
-        phases=frames,
+        scheduled=f,
+        phases=in_phases,
         units=some,
         over=over,
         awaited=unread,
@@ -190,7 +190,7 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
 def _body(c: _Decided) -> list[Statement]:
     """The units in order, with the wait and the release in front of those that `over` names. Look-ups come as early as
     they may, but no other load waits for them."""
-    f, wait = c.frame, c.over.wait
+    f, wait = c.scheduled, c.over.wait
     walked = {d for x in f.placement.loops for d in x.dims}
     body: list[Statement] = []
     for i in range(len(c.units) + 1):
@@ -230,7 +230,7 @@ def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: M
     return found
 
 
-def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
+def _instances(f: ScheduledKernel, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
     grid = tuple((d, ceil(f.sizes[d] / f.block[d])) for d in f.kernel.with_role("grid") if f.tiled(d))
     many = tuple((d, nodes.Tiles(d, f.block[d]) if d in f.dynamic else n) for d, n in grid)
     each = prod(n for _, n in many if isinstance(n, int))
@@ -242,13 +242,13 @@ def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instan
     return plan.Instances(chunks * each, chunk, many, f.schedule.group if len(many) > 1 else 1, backwards)
 
 
-def _fixed_positions(f: Frame) -> list[Statement]:
+def _fixed_positions(f: ScheduledKernel) -> list[Statement]:
     """The positions along the dimensions that no loop walks."""
     at = starts(f)
     return [positions(f, d, at[d]) for role in ("grid", "tile") for d in f.kernel.with_role(role)]
 
 
-def _narrowed(f: Frame) -> dict[str, str]:
+def _narrowed(f: ScheduledKernel) -> dict[str, str]:
     """Values that are stored in a narrower type for later kernels to read, with that type.
 
     This kernel goes on with the rounded value, as PyTorch does. Otherwise two kernels would disagree about a value: one
@@ -268,7 +268,7 @@ def _narrowed(f: Frame) -> dict[str, str]:
 
 def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> list[Statement]:
     """A load or an equation. at: where blocks start."""
-    f = c.frame
+    f = c.scheduled
     looked_up = _looked_up(c, [x], ())
     if isinstance(x, Load):
         zero = x.buffer not in f.live or not f.live[x.buffer].identity
@@ -281,14 +281,14 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
 
 def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collection[str]) -> list[Statement]:
     """The look-ups of these steps that are not written yet, but for those at positions along axes that move."""
-    needed = dict.fromkeys(a for x in steps for a in _lookups(c.frame, x))
+    needed = dict.fromkeys(a for x in steps for a in _lookups(c.scheduled, x))
     new = [a for a in needed if a not in c.looked_up]
     found = [a for a in new if not set(dims_of(a.access)) & set(moving)]
     c.looked_up.update(found)
-    return [look_up(c.frame, a) for a in found]
+    return [look_up(c.scheduled, a) for a in found]
 
 
-def _lookups(f: Frame, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
+def _lookups(f: ScheduledKernel, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
     """The look-ups of a step; of a load of partial results also those that say which chunks stored any."""
     if isinstance(x, Eqn):
         return x.looks_up
@@ -302,7 +302,7 @@ def _rounded(c: _Decided, value: str) -> list[Statement]:
 def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]:
     """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations. waited: whether
     the wait stands in front of it."""
-    f = c.frame
+    f = c.scheduled
     late = deferred(f, loop)
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
     leaves = c.empty_chunks and waited and not c.specialized
@@ -330,12 +330,12 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
 
 def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> list[Statement]:
     """The statements of an iteration, phase by phase. A value that several phases need is computed in the first."""
-    at = c.frame.placement.loops.index(loop)
+    at = c.scheduled.placement.loops.index(loop)
     body: list[Statement] = []
     there = set[str]()
     for f in c.phases:
-        body += _phase(replace(c, frame=f), f.placement.loops[at], part, late, there)
-    f = c.frame
+        body += _phase(replace(c, scheduled=f), f.placement.loops[at], part, late, there)
+    f = c.scheduled
     scope = Scope(f, c.clean, part.masks, frozenset(loop.running))
     for name, degrees in loop.accumulators:
         if name in f.factored:
@@ -343,7 +343,7 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     return [*body, *_looked_up(c, loop.stores, ()), *_stores(f, loop.stores)]
 
 
-def _stores(f: Frame, some: Sequence[Store]) -> list[Statement]:
+def _stores(f: ScheduledKernel, some: Sequence[Store]) -> list[Statement]:
     """A barrier stands in front of stores into a buffer that threads of the instance read in another layout."""
     meet = any(overwrites(f.kernel, s, f.sizes, f.graph.distinct) for s in some)
     return [*[plan.Barrier()] * meet, *(store(f, s) for s in some)]
@@ -351,7 +351,7 @@ def _stores(f: Frame, some: Sequence[Store]) -> list[Statement]:
 
 def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
     """The statements of one phase of an iteration. there: the values of the phases before; this one's are added."""
-    f = c.frame
+    f = c.scheduled
     accumulators = dict(loop.accumulators)
     factored = {name: x for name, x in f.factored.items() if name in accumulators}
     loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
@@ -380,6 +380,6 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
 
 def _pair(c: _Decided, step: Load | Eqn) -> Pair | None:
     """What the second of two phases loads together with a load of the first."""
-    if len(c.phases) != 2 or not isinstance(step, Load) or step.out in c.boxes or step.buffer in c.frame.live:
+    if len(c.phases) != 2 or not isinstance(step, Load) or step.out in c.boxes or step.buffer in c.scheduled.live:
         return None
     return pair_of(*c.phases, step)

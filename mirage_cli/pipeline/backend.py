@@ -20,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from mirage_cli.pipeline.agreement import examples
 from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
@@ -28,18 +29,8 @@ from mirage_cli.pipeline.inplace import functionalised, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.partition import inlined, replace_call
-from mirage_cli.pipeline.regions import (
-    PREFIX,
-    Kept,
-    Region,
-    Shape,
-    Sized,
-    as_numbers,
-    cut,
-    examples,
-    only_lifted,
-    results,
-)
+from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
+from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, only_lifted, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")

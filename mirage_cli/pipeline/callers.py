@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported
 from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
-from mirage_cli.store.results import Kernel as Best
+from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
 
 if TYPE_CHECKING:
-    from mirage_cli.store.records import Best as Stored
-    from mirage_cli.store.records import Key
+    from mirage_cli.store.records import Best, Key
     from mirage_cli.target.gpus import Target
 
 
@@ -79,7 +78,7 @@ class Kernel:
         return f"<Kernel {self.program.name}: {self.times}>"
 
     @property
-    def best(self) -> Best:
+    def best(self) -> KernelResult:
         """The μGraph and schedule that were chosen, with their times."""
         assert self.result.best is not None, "a kernel is of a result that has one"
         return self.result.best
@@ -261,16 +260,16 @@ class Kernels:
 
         first: dict[tuple[str, ...], Standing] = {}
 
-        def add(text: str) -> tuple[str, ...]:
-            programs = tuple(parse_spec(text).programs())
+        def add(text: str, path: str) -> tuple[str, ...]:
+            programs = tuple(parse_spec(text, path).programs())
             key = programs[0].name, *map(computed_hash, programs)
             first.setdefault(key, Standing(text, programs))
             return key
 
         for text in (t for name in dict.fromkeys(g.name for g in graphs) for t in self.store.specs_named(name)):
             with suppress(MirageError):  # of a version of other operators
-                add(text)
-        return [first[add(g.text())] for g in graphs]
+                add(text, "<stored spec>")
+        return [first[add(g.text(), f"<graph {g.name}>")] for g in graphs]
 
     def problem(self, result: object) -> str:
         """Why a search has no kernel; nothing where it has one."""
@@ -290,7 +289,7 @@ class Kernels:
         return self.written(programs[0].name, found, problem)
 
     def written(
-        self, name: str, stored: Sequence[tuple[Program, Key, Stored]], problem: str = ""
+        self, name: str, stored: Sequence[tuple[Program, Key, Best]], problem: str = ""
     ) -> Kernel | NoKernelError:
         """The kernel of what is stored for the sizes of a program, from the smallest on."""
         from mirage_cli.ir.text import canonical_text

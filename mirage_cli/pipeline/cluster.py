@@ -26,7 +26,8 @@ from mirage_cli.pipeline.benchmark import Document
 from mirage_cli.pipeline.kept import stored_result, stored_search
 from mirage_cli.pipeline.keys import keys_of
 from mirage_cli.pipeline.onworker import GPU, Compared, Finished, Job, compare_here, finish_here
-from mirage_cli.pipeline.searching import Failed, Found, search_or_fail
+from mirage_cli.pipeline.searchers import search_or_fail
+from mirage_cli.pipeline.searching import Failed, Found
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange
 from mirage_cli.store.records import Best, Key

@@ -46,13 +46,15 @@ class KernelFunction:
         self.function, self.options = function, options
         self.known: dict[Sizes, Callable[..., Any]] = {}
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
+    def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:
         """By the kernel for these shapes; by PyTorch where there is none, where a gradient is asked for, and on a CPU.
 
-        Raises TraceError where the function is no program.
+        Raises TraceError where the function is no program, or an argument is given by name.
         """
         if torch.compiler.is_compiling():
-            return self.function(*tensors)
+            return self.function(*tensors, **named)
+        if named:
+            raise TraceError(self.name, f"give {', '.join(named)} by position, as all arguments of a kernel")
         sizes = self.sizes(tensors)
         if sizes not in self.known:
             self.find(tensors, self.options.tune)
@@ -105,6 +107,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """A decorator, with or without options: those of `Options`. Raises TypeError, TargetError, BudgetError."""
+    if not (function is None or callable(function)):
+        raise TypeError(f"mirage_cli.kernel takes a function, not {function!r:.40}; options are named")
     given = Options(**options)
     asked_for(given.target, given.tune)
     return (lambda f: KernelFunction(f, given)) if function is None else KernelFunction(function, given)

@@ -14,7 +14,7 @@ from mirage_cli.pipeline.keys import key_of, program_hash
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.records import Key, StoredMuGraph, StoredSearch
+from mirage_cli.store.records import Key, StoredMuGraph
 from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.verify.verdict import Verdict
@@ -56,9 +56,6 @@ def keep_search(session: Session, program: Program, text: str, found: Found) -> 
             for i, p in enumerate(found.plans)
         ],
     )
-    stats = asdict(found.stats)
-    ids = [p.id for p in found.plans]
-    session.store.put_search(key, StoredSearch(session.options.seed, ids, stats, found.stopped, found.seconds))
     return key
 
 

@@ -28,7 +28,8 @@ from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.partition import inlined
 from mirage_cli.pipeline.pieces import in_pieces
-from mirage_cli.pipeline.regions import PREFIX, Cut, Kept, Region, attribute, cut, exported
+from mirage_cli.pipeline.region import Kept, Region
+from mirage_cli.pipeline.regions import PREFIX, Cut, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table

@@ -15,7 +15,8 @@ from dataclasses import replace
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result, stored_search
 from mirage_cli.pipeline.keys import key_of, keys_of
-from mirage_cli.pipeline.searching import Failed, Found, search_all
+from mirage_cli.pipeline.searchers import search_all
+from mirage_cli.pipeline.searching import Failed, Found
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.results import About, Asked, Result, Unfinished
 

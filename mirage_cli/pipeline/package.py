@@ -15,7 +15,8 @@ from pathlib import Path
 from mirage_cli.codegen.export import interface
 from mirage_cli.errors import NoKernelError, PackageError
 from mirage_cli.pipeline.callers import Kernel
-from mirage_cli.pipeline.regions import Cut, Region
+from mirage_cli.pipeline.region import Region
+from mirage_cli.pipeline.regions import Cut
 
 README, INIT = "README.md", "__init__.py"
 

@@ -18,9 +18,9 @@ from mirage_cli.target.gpus import Target
 
 if TYPE_CHECKING:
     from mirage_cli.tune.compilefarm import CompileFarm
-    from mirage_cli.tune.explore import Means
     from mirage_cli.tune.interpreted import Interpreter
     from mirage_cli.tune.measure import GpuWorker
+    from mirage_cli.tune.task import Means
     from mirage_cli.tune.trials import Tuned
 
 
@@ -122,7 +122,7 @@ class Session:
     def means(self) -> Means:
         """What the tuner works with."""
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.explore import Means
+        from mirage_cli.tune.task import Means
 
         if self._means is None:
             self._means = Means(self.worker(), self.farm(), self.target, kernels_source, self.tell)

@@ -15,10 +15,10 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.store.results import Finalist, Kernel, Lost, Nearby, Rejected, Result, Tuning
-from mirage_cli.tune.explore import Task
 from mirage_cli.tune.measure import Judged, Timing
 from mirage_cli.tune.price import bottlenecks
 from mirage_cli.tune.select import tune
+from mirage_cli.tune.task import Task
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from mirage_cli.verify.numeric import longest_sum
 

@@ -151,7 +151,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Stored:
+class InPlaceWrite:
     """What is written into an input in place. arrays: the input, and all that is read for it. write: the graph's
     statement, from the names of axes and the arrays' values. maker: what asked for it."""
 
@@ -200,7 +200,7 @@ class Trace:
         self.below: dict[Array, tuple[int, Dim]] = {}  # of tables: less than what entries are, and whose size it is
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
-        self.stores: list[Stored] = []
+        self.stores: list[InPlaceWrite] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
 

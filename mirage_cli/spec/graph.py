@@ -25,6 +25,7 @@ from typing import Any, TypeAlias  # whatever a user gives for a word
 
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import Program
+from mirage_cli.spec.idioms import PRODUCT
 from mirage_cli.spec.reader import IDENTIFIER, Spec, parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS, PAD
 
@@ -85,6 +86,11 @@ class Value:
 
     def __bool__(self) -> bool:
         raise GraphError("a value is not known yet: for `if` use where(mask, x, y), for `and` and `or` use & and |")
+
+    def __matmul__(self, _: object) -> Value:
+        raise GraphError(f"@ does not say which axis it sums over: {PRODUCT}")
+
+    __rmatmul__ = __matmul__
 
     def __neg__(self) -> Value:
         return _apply(lambda x: ast.UnaryOp(ast.USub(), x), self)
@@ -268,7 +274,8 @@ def _operand(graph: Graph, x: Operand) -> Value:
     if isinstance(x, str) and IDENTIFIER.match(x):
         return Value(graph, lambda: ast.Name(x), (), True)
     if not isinstance(x, Real) or x is True or x is False or math.isnan(x):
-        raise GraphError(f"{x!r} is neither a value, nor a number, nor the name of an axis")
+        shown = repr(x) if isinstance(x, str | Real) else f"an argument of type {type(x).__name__}"
+        raise GraphError(f"{shown} is neither a value, nor a number, nor the name of an axis")
     number = int(x) if isinstance(x, Integral) else float(x)
     node = ast.Name("inf") if math.isinf(number) else ast.Constant(abs(number))
     return Value(graph, lambda: node if number >= 0 else ast.UnaryOp(ast.USub(), node), (), True)

@@ -39,7 +39,7 @@ from mirage_cli.spec.scope import Place, Scope
 from mirage_cli.spec.statements import MAKES, ProgramReader, holds
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
-from mirage_cli.spec.vocabulary import CONSTANTS, closest
+from mirage_cli.spec.vocabulary import CONSTANTS, closest, no_axis
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -96,6 +96,8 @@ def load_spec(path: Path | str) -> Spec:
         raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
     except FileNotFoundError as error:
         raise SpecFileError(f"{path}: {error.strerror}\n    `mirage init NAME` writes a spec to start from") from None
+    except IsADirectoryError as error:
+        raise SpecFileError(f"{path}: {error.strerror}\n    a spec is a file: name `{path}/*.yaml`") from None
     except (OSError, ValueError) as error:
         raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -259,7 +261,7 @@ class _Reader(Document):
         found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
-                self.at(node, f"no axis is called {d}, to be given the size {n}", d, dims)
+                self.at(node, no_axis(d, dims), d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
             elif d in self.products and n != found[d]:
@@ -348,7 +350,7 @@ class _Reader(Document):
                 if x not in sizes and not _number(x):
                     named = x and not x.isdecimal()
                     form = "a product is of axes and positive numbers, such as 3*h*d"
-                    self.at(value, f"no axis is called {x}" if named else form, x, sizes)
+                    self.at(value, no_axis(x, sizes) if named else form, x, sizes)
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"
                     self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
@@ -412,7 +414,7 @@ class _Reader(Document):
             changes: dict[str, int] = {}
             for key, value in self.entries(item):
                 if key.value not in dims:
-                    self.at(key, f"no axis is called {key.value}", key.value, dims)
+                    self.at(key, no_axis(key.value, dims), key.value, dims)
                 elif key.value in self.products:
                     self.at(
                         key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these"
@@ -425,7 +427,8 @@ class _Reader(Document):
         if node is None:
             return {}
         if not isinstance(node, yaml.MappingNode) or not node.value:
-            self.at(node, f"{what}s is a mapping of names to lists of axes, such as {{X: [m, k]}}")
+            empty = " that has at least one" if isinstance(node, yaml.MappingNode) else ""
+            self.at(node, f"{what}s is a mapping of names to lists of axes{empty}, such as {{X: [m, k]}}")
             return {}
         found: dict[str, Tensor] = {}
         for key, value in self.entries(node):
@@ -502,7 +505,7 @@ class _Reader(Document):
             if x in self.dynamic:
                 self.at(node, f"{x} is dynamic: a stride is one number, which leaves room for the largest size")
             elif x not in sizes and is_identifier(x):
-                self.at(node, f"no axis is called {x}", x, sizes)
+                self.at(node, no_axis(x, sizes), x, sizes)
             elif x not in sizes and not x.isdecimal():
                 self.at(node, f"a stride is a number, or a product such as 3*n, not {text!r}")
         if len(self.errors) > before:
@@ -524,7 +527,7 @@ class _Reader(Document):
                 return value
             self.at(node, f"{value} has size {sizes[value]}, and {kind} ends at {MAX_BELOW[kind] - 1}")
         elif not value.isdecimal():
-            self.at(node, f"no axis is called {value}", value, sizes)
+            self.at(node, no_axis(value, sizes), value, sizes)
         elif not 1 <= int(value) <= MAX_BELOW[kind]:
             self.at(node, f"below is from 1 to {MAX_BELOW[kind]} for {kind}, not {value}")
         else:
@@ -590,7 +593,7 @@ class _Reader(Document):
                 self.at(item, f"an axis is a name; add one of size {item.value} to `dims`, and write it here")
                 ok = False
             elif item.value not in sizes:
-                self.at(item, f"no axis is called {item.value}", item.value, sizes)
+                self.at(item, no_axis(item.value, sizes), item.value, sizes)
                 ok = False
             elif item.value in found:
                 self.at(item, f"the axis {item.value} is repeated")

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Protocol, TypeVar
 
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, tensor_type
-from mirage_cli.spec.vocabulary import closest
+from mirage_cli.spec.vocabulary import closest, no_axis
 
 T = TypeVar("T")
 Place = Callable[[int, int], tuple[int, int]]
@@ -135,7 +135,7 @@ class Scope:
             raise Poisoned
         if e.id not in self.sizes:
             self.missing.add(e.id)
-            raise self.fail(e, f"no axis is called {e.id}: it is not among the dims", e.id, self.sizes)
+            raise self.fail(e, no_axis(e.id, self.sizes), e.id, self.sizes)
         if inside is not None and e.id not in inside:
             has = ", ".join(inside) or "none"
             raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)

@@ -30,7 +30,7 @@ MAX_UNREADABLE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class IndexedStore:
     """`tensor[access] = value` of a program, and the line and column where it stands, behind so many equations."""
 
     tensor: Tensor
@@ -52,7 +52,7 @@ class ProgramReader:
         self.scope, self.broken = scope, broken
         self.expressions = ExpressionReader(scope)
         self.outputs = {t.name: t for t in outputs}
-        self.stores: list[Stored] = []
+        self.stores: list[IndexedStore] = []
         self.assigned: dict[str, Arg | None] = {}
         self.complete = False
 
@@ -166,7 +166,7 @@ class ProgramReader:
         self.scope.written.add(name)
         self.scope.used.add(name)
         value = self.stored(s, name, access)
-        self.stores.append(Stored(tensor, access, value, self.scope.at(target), len(self.scope.builder.eqns)))
+        self.stores.append(IndexedStore(tensor, access, value, self.scope.at(target), len(self.scope.builder.eqns)))
 
     def stored(self, s: ast.Assign, name: str, access: Access) -> str:
         """The value on the right, under a name of its own, which it may have already."""

@@ -10,17 +10,21 @@ from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.inplace import reads_of
 from mirage_cli.ir.program import Eqn, Part, Tensor, distinct_tables
 from mirage_cli.spec.scope import Report
-from mirage_cli.spec.statements import Stored
+from mirage_cli.spec.statements import IndexedStore
 
 
 def check_stores(
-    stores: Iterable[Stored], inputs: Iterable[Tensor], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report
+    stores: Iterable[IndexedStore],
+    inputs: Iterable[Tensor],
+    eqns: Iterable[Eqn],
+    sizes: Mapping[str, int],
+    report: Report,
 ) -> None:
     """Whether no element is written twice, every output is written whole, and nothing of an input that is changed in
     place is read behind the statement that writes it. Whatever cannot be told is reported too."""
     inputs = tuple(inputs)
     given, distinct = {t.name for t in inputs}, distinct_tables(inputs)
-    by_tensor: dict[str, list[Stored]] = {}
+    by_tensor: dict[str, list[IndexedStore]] = {}
     for s in stores:
         by_tensor.setdefault(s.tensor.name, []).append(s)
     for name, found in by_tensor.items():
@@ -37,7 +41,7 @@ def check_stores(
             _check_whole(found, sizes, report)
 
 
-def _check_whole(found: list[Stored], sizes: Mapping[str, int], report: Report) -> None:
+def _check_whole(found: list[IndexedStore], sizes: Mapping[str, int], report: Report) -> None:
     """Parts that are apart are all of a tensor if they have as many elements."""
     tensor = found[0].tensor
     written = sum(prod(sizes[d] for d in dims_of(s.access)) for s in found)
@@ -48,7 +52,7 @@ def _check_whole(found: list[Stored], sizes: Mapping[str, int], report: Report) 
 
 def _check_reads(
     name: str,
-    found: list[Stored],
+    found: list[IndexedStore],
     eqns: Iterable[Eqn],
     sizes: Mapping[str, int],
     distinct: Distinct,
@@ -67,7 +71,7 @@ def _check_reads(
             )
 
 
-def parts_of(stores: Iterable[Stored], outputs: Mapping[str, Tensor]) -> tuple[list[Tensor], tuple[Part, ...]]:
+def parts_of(stores: Iterable[IndexedStore], outputs: Mapping[str, Tensor]) -> tuple[list[Tensor], tuple[Part, ...]]:
     """The outputs of a program, in the order in which they are declared, with a value for each part; and the parts."""
     stores = list(stores)
     found: list[Tensor] = []

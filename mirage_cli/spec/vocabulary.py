@@ -42,6 +42,10 @@ def closest(name: str, among: Iterable[str]) -> str | None:
     return next(iter(same or difflib.get_close_matches(name, names, 1)), None)
 
 
+def no_axis(name: str, axes: Iterable[str]) -> str:
+    return f"no axis is called {name}; the axes are {', '.join(axes) or 'none'}"
+
+
 def idiom(name: str) -> str:
     """What another library's function is here."""
     return f"; {IDIOMS[name]}" if name in IDIOMS else ""

@@ -11,9 +11,9 @@ from mirage_cli.spec.arrays import (
     Array,
     Counted,
     Dim,
+    InPlaceWrite,
     Names,
     Part,
-    Stored,
     Unsupported,
     Viewed,
     leaves,
@@ -87,7 +87,7 @@ def stored(a: Array, places: Sequence[Place], value: Array) -> None:
             index |= dict.fromkeys(names.of(dim), row)
         target[tuple(index[n] for n in names.of(root.held))] = written
 
-    trace.stores.append(Stored((root, value, *tables), write, trace.maker))
+    trace.stores.append(InPlaceWrite((root, value, *tables), write, trace.maker))
 
 
 def sides_of(dim: Dim, place: Place) -> list[tuple[Any, Any]]:

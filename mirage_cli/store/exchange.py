@@ -1,9 +1,9 @@
 """Databases to one another: everything that belongs to a key as one JSON object, written to files and merged.
 
 A file of `mirage cache export` has one JSON object on each line: the first says the format, each of the others is a
-bundle: {"key": {...}, "spec": {...}, "searches": [...], "mugraphs": [...], "kernels": [...], "measurements": [...],
-"results": [...]}, with the columns of those tables. Merging adds what is not there; of two searches of one seed the
-newer is kept, of two results the better, or of equals the newer. Doing it again changes nothing.
+bundle: {"key": {...}, "spec": {...}, "mugraphs": [...], "kernels": [...], "measurements": [...], "results": [...]},
+with the columns of those tables. Merging adds what is not there; of two results the better is kept, or of equals the
+newer. Doing it again changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirage_cli.store.sqlite import Database
 from mirage_cli.store.store import Store
 from mirage_cli.target.files import open_regular, replacing
 
-FORMAT = 1
+FORMAT = 2
 Bundle = dict[str, Any]
 
 JSON = object
@@ -35,7 +35,6 @@ KEY: Mapping[str, Any] = {
 }  # fmt: skip
 SPEC: Mapping[str, Any] = {"name": str, "text": str}
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "searches": {"seed": int, "results": JSON, "stats": JSON, "stopped": str, "seconds": int | float, "at": str},
     "mugraphs": {
         "id": str, "text": str, "rank": int, "kernels": int, "predicted_us": int | float | None, "verification": JSON,
     },
@@ -96,8 +95,7 @@ def bundles(store: Store, ids: Sequence[str] = ()) -> Iterator[Bundle]:
 
 
 def bundle(store: Store, key: str, only: set[str] | None = None) -> Bundle | None:
-    """One key, whole or with some of its μGraphs; None where the key itself is damaged. A search without all its
-    μGraphs would answer wrongly."""
+    """One key, whole or with some of its μGraphs; None where the key itself is damaged."""
 
     def readable(rows: Iterable[Row], columns: Mapping[str, Any], what: str) -> Sequence[Row]:
         return [
@@ -151,10 +149,6 @@ def _merge_one(store: Store, db: Database, key: Key, b: Bundle, merged: Merged) 
         db.table("specs").insert({"program_hash": key.program_hash, **b["spec"]}, pk="program_hash", ignore=True)
     db.table("keys").insert({"id": key.id, **key.row()}, pk="id", ignore=True)
     rows = {t: [{"key": key.id, **_encoded(db, r, columns)} for r in b[t]] for t, columns in COLUMNS.items()}
-    for r in rows["searches"]:
-        (old,) = db.query("SELECT max(at) AS at FROM searches WHERE key = ? AND seed = ?", [key.id, r["seed"]])
-        if old["at"] is None or old["at"] < r["at"]:
-            db.table("searches").upsert(r, pk=("key", "seed"))
     merged.mugraphs += sum(_insert(db, "mugraphs", r, ("key", "id")) for r in rows["mugraphs"])
     for r in rows["kernels"]:
         _insert(db, "kernels", r, ("key", "id"))
@@ -191,6 +185,8 @@ def read(path: Path) -> Iterator[Bundle]:
                 try:
                     b = json.loads(line)
                 except (ValueError, RecursionError) as error:
+                    if number == 1:
+                        _check_header(path, None)
                     raise ExchangeError(path, number, f"not JSON: {error}") from None
                 if number == 1:
                     _check_header(path, b)
@@ -214,7 +210,9 @@ def _check_header(path: Path, header: Any) -> None:
 
 
 def _complete(b: Any) -> None:
-    """Adds the columns that an earlier version did not know."""
+    """Adds the columns that an earlier version did not know, and leaves out the table that this one does not."""
+    if isinstance(b, dict):
+        b.pop("searches", None)
     for (table, column), value in SINCE.items():
         rows = b.get(table) if isinstance(b, dict) else None
         for row in rows if isinstance(rows, list) else ():

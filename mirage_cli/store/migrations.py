@@ -54,5 +54,6 @@ MIGRATIONS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
                 kernel_us REAL NOT NULL, inductor_us REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (key, kernel))""",
         ),
     ),
+    (4, "no record of each search: nothing read it, and results say how they were found", ("DROP TABLE searches",)),
 )
 """Number, purpose, and statements. Applied in order, each once; never edited after a release."""

@@ -72,18 +72,6 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSearch:
-    """What one search found. `results`: the ids of its μGraphs, best first, or whatever its reader needs."""
-
-    seed: int
-    results: Json
-    stats: Json
-    stopped: str
-    seconds: float
-    at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StoredMuGraph:
     """`id` is the hash of the canonical text; `rank` counts from 0, the best by the cost model; `kernels`: how many."""
 
@@ -152,13 +140,12 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the list of what is stored. at: when something was last added."""
+    """One line of the list of what is stored. at: when a time or a result was last added."""
 
     key: Key
     spec: str
     mugraphs: int
     measurements: int
-    stopped: str | None
     best: Best | None
     at: str = ""
 

@@ -5,7 +5,6 @@ belong to a `Key`, which names everything that they depend on. Values are plain:
 
     specs         program hash -> name and text
     keys          one row for each Key
-    searches      key, seed -> what the search found, its counts, why it stopped
     mugraphs      key, id -> text, rank, predicted time, verification
     schedules     id -> JSON
     kernels       key, id -> the source made from one μGraph and one schedule
@@ -46,7 +45,6 @@ from mirage_cli.store.records import (
     Shape,
     Shown,
     StoredMuGraph,
-    StoredSearch,
     Winner,
     digest,
     dims_text,
@@ -119,7 +117,7 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    # -- specs and searches
+    # -- specs
 
     def put_spec(self, program_hash: str, name: str, text: str) -> None:
         row = {"program_hash": program_hash, "name": name, "text": text}
@@ -139,12 +137,6 @@ class Store:
         """The texts of the specs of this name."""
         found = self.rows("SELECT program_hash, text FROM specs WHERE name = ? ORDER BY rowid", name)
         return [*self.readable(found, lambda r: r["text"], f"a spec {name}", name)]
-
-    def put_search(self, key: Key, search: StoredSearch) -> None:
-        """Replaces what was stored for the same key and seed."""
-        row = {**asdict(search), "results": dump(search.results), "stats": dump(search.stats), "at": _now()}
-        with self.transaction() as db:
-            db.table("searches").upsert({"key": _put_key(db, key), **row}, pk=("key", "seed"))
 
     # -- μGraphs
 
@@ -244,16 +236,14 @@ class Store:
         sql = """SELECT keys.*, coalesce(specs.name, '') AS spec,
                 (SELECT count(*) FROM mugraphs WHERE key = keys.id) AS mugraphs,
                 (SELECT count(*) FROM measurements WHERE key = keys.id) AS measurements,
-                (SELECT stopped FROM searches WHERE key = keys.id ORDER BY at DESC LIMIT 1) AS stopped,
-                (SELECT max(at) FROM (SELECT at FROM searches WHERE key = keys.id UNION ALL
-                    SELECT at FROM measurements WHERE key = keys.id UNION ALL
+                (SELECT max(at) FROM (SELECT at FROM measurements WHERE key = keys.id UNION ALL
                     SELECT at FROM results WHERE key = keys.id)) AS at
             FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
         found: list[Entry] = []
         for r in self.rows(sql):
             for key in self.readable([r], Key.from_row, f"the key {r['id']}", r["id"]):
                 best = self._best(r["id"])
-                found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], r["stopped"], best, r["at"] or ""))
+                found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], best, r["at"] or ""))
         return tuple(found)
 
     def find(self, id: str) -> str:
@@ -296,8 +286,7 @@ class Store:
     def remove(self, id: str) -> int:
         """Removes a key with all that belongs to it, or a μGraph from every key. Returns how many of these went.
 
-        A search without one of its μGraphs would answer wrongly, so it goes too. Raises UnknownIdError,
-        AmbiguousIdError.
+        Raises UnknownIdError, AmbiguousIdError.
         """
         id = self.find(id)
         with self.transaction() as db:
@@ -307,7 +296,6 @@ class Store:
                 for table in ("results", "kernels", "measurements"):
                     db.execute(f"DELETE FROM {table} WHERE key = ? AND mugraph = ?", [key, id])
                 db.execute("DELETE FROM mugraphs WHERE key = ? AND id = ?", [key, id])
-                db.execute("DELETE FROM searches WHERE key = ?", [key])
             db.execute("DELETE FROM specs WHERE program_hash NOT IN (SELECT program_hash FROM keys)")
             return gone + len(holders)
 
@@ -480,7 +468,9 @@ def explanation(message: str) -> tuple[str, str]:
     """Problem and remedy behind a message of SQLite's."""
     if "locked" in message or "busy" in message:
         return f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s", f"end that process, or {OTHER_PATH}"
-    if "malformed" in message or "not a database" in message or "encrypted" in message:
+    if "not a database" in message or "encrypted" in message:
+        return "is damaged, or no database at all", f"{OTHER_PATH}, or move it away, and mirage makes a new one"
+    if "malformed" in message:
         return f"is damaged ({message})", f"move it away, and mirage makes a new one; or {OTHER_PATH}"
     if "full" in message:
         return "cannot grow: the disk is full", f"make room, or {OTHER_PATH}"

@@ -25,7 +25,7 @@ from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
 from mirage_cli.tune.space import first_schedules, manner, starting_later
-from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
 CONTENDERS = 16
 """Trials that are timed again: half are the fastest, the others the best of each μGraph, as far as there are any."""
@@ -70,7 +70,9 @@ class Finals:
 
     def __init__(self, explored: Explorer, incumbent: Incumbent | None) -> None:
         self.explored, self.incumbent = explored, incumbent
-        self.eager = baseline("eager", explored.task.problem)
+        self.means, self.task, self.graphs = explored.means, explored.task, explored.graphs
+        self.trials, self.judge, self.deadline = explored.trials, explored.judge, explored.deadline
+        self.eager = baseline("eager", self.task.problem)
 
     def decide(self) -> Tuned:
         """The best, or the incumbent.
@@ -85,49 +87,47 @@ class Finals:
         with self.explored.phase("judging"):
             judged = self.judge_fastest(contenders)
             if not any(v.right for _, v in judged):
-                seen = {self.key(t) for t, _ in judged}
-                judged += [(t, self.explored.judge(t)) for t in self.as_written() if self.key(t) not in seen]
+                seen = {t.key for t, _ in judged}
+                judged += [(t, self.judge.verdict(t)) for t in self.as_written() if t.key not in seen]
             incumbent = self.join(incumbent, judged)
         right = [(t, v) for t, v in judged if v.right]
         excused = [(t, v) for t, v in judged if v.ok and not v.right]
-        some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or (incumbent and self.same(x[0], incumbent))]
-        rejected = {self.key(t): (t, v) for t, v in judged if not v.right}
+        some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or (incumbent and x[0].key == incumbent.key)]
+        rejected = {t.key: (t, v) for t, v in judged if not v.right}
         for some in (right, [*right, *some_excused]):
             with self.explored.phase("finals"):
                 finalists, eager = self.final_timing(some)
             with self.explored.phase("judging"):
                 finalists, refused = self.right_anew(finalists, some is not right)
-            rejected |= {self.key(t): (t, v) for t, v in refused}
+            rejected |= {t.key: (t, v) for t, v in refused}
             if finalists and (
-                isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.explored.lost
+                isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.deadline.lost
             ):
                 break
             if not any(v.ok for _, v in rejected.values()):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
-        lost = [(t, v.refused) for t, v in rejected.values() if not any(self.same(t, x) for x in timed)]
-        result = Tuned(
-            best, verdict, [*self.explored.trials.values()], timed, lost, {"eager": eager}, self.explored.failures
-        )
+        lost = [(t, v.refused) for t, v in rejected.values() if not any(t.key == x.key for x in timed)]
+        result = Tuned(best, verdict, [*self.trials.values()], timed, lost, {"eager": eager}, self.explored.failures)
         result.stopped = self.explored.stopped
-        result.found = next((t for t in timed if self.key(t) in self.explored.trials), None)
+        result.found = next((t for t in timed if t.key in self.trials), None)
         result.incumbent = incumbent and self.outcome(incumbent, timed, lost)
         return result
 
     def near(self, tuned: Tuned) -> list[Trial]:
         """Others that are right, which are expected to be faster than the best at dynamic sizes near the tuned ones."""
-        best, graphs = tuned.best, self.explored.graphs
+        best, graphs = tuned.best, self.graphs
         if best is None or best.mugraph not in graphs or not graphs[best.mugraph].dynamic or self.late:
             return []
-        us = {self.key(t): tuned.beside_best(t)[0] for t in self.explored.leaders(len(self.explored.trials))}
-        timed = [t for t in self.explored.trials.values() if us.get(self.key(t), math.inf) <= REACH * best.us]
-        some = [best, *(t for t in timed if not self.same(t, best) and not t.schedule.specialize)]
-        points = [Timed(graphs[t.mugraph], t.schedule, us.get(self.key(t), t.us)) for t in some]
+        us = {t.key: tuned.beside_best(t)[0] for t in self.trials.leaders()}
+        timed = [t for t in self.trials.values() if us.get(t.key, math.inf) <= REACH * best.us]
+        some = [best, *(t for t in timed if t.key != best.key and not t.schedule.specialize)]
+        points = [Timed(graphs[t.mugraph], t.schedule, us.get(t.key, t.us)) for t in some]
         with self.explored.phase("judging"):
-            expected = expected_us(points, sizes_near(graphs[best.mugraph]), self.explored.means.target)
+            expected = expected_us(points, sizes_near(graphs[best.mugraph]), self.means.target)
             worth = [self.written(some[i]) for i in worth_having(expected, [0], NEARBY, NEARBY_GAIN)]
-            judged = [(t, self.judge_everywhere(t)) for t in worth if t and not self.late]
+            judged = [(t, self.judge.everywhere(t)) for t in worth if t and not self.late]
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [t for t, verdict in judged if verdict.right]
 
@@ -135,50 +135,45 @@ class Finals:
         """What overlaps with other kernels in another way than the best, is right, and not much slower by itself: the
         best with less overlap, and of each other way the fastest that was timed. Which of them is the fastest within a
         model is seen there."""
-        best, graphs = tuned.best, self.explored.graphs
-        if not self.explored.task.in_model or best is None or best.mugraph not in graphs or self.explored.lost:
+        best, graphs = tuned.best, self.graphs
+        if not self.task.in_model or best is None or best.mugraph not in graphs or self.deadline.lost:
             return []
         pairs = [(best.mugraph, s) for s in starting_later(graphs[best.mugraph], best.schedule)]
         with self.explored.phase("finals"):
-            known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair))) and t.timing]
+            known = [t for pair in pairs if (t := self.trials.get(key_of(*pair))) and t.timing]
             written = [w for t in known if (w := self.written(t))]
             timed = self.timed_again([*written, *self.explored.build(pairs)], LATER_S)
-        us = {self.key(t): tuned.beside_best(t)[0] for t in (*timed, *self.explored.leaders(LEADERS))}
+        us = {t.key: tuned.beside_best(t)[0] for t in (*timed, *self.trials.leaders()[:LEADERS])}
         others = {manner(best.schedule): best}
-        for t in self.explored.leaders(LEADERS):
-            if t.mugraph == best.mugraph and not t.schedule.specialize and us[self.key(t)] <= OTHERS * best.us:
+        for t in self.trials.leaders()[:LEADERS]:
+            if t.mugraph == best.mugraph and not t.schedule.specialize and us[t.key] <= OTHERS * best.us:
                 others.setdefault(manner(t.schedule), t)
-        some = {self.key(t): t for t in timed if us[self.key(t)] <= LATER * best.us}
-        some |= {self.key(w): w for t in [*others.values()][1 : MANNERS + 1] if (w := self.written(t))}
-        near = sorted(some.values(), key=lambda t: us[self.key(t)])
+        some = {t.key: t for t in timed if us[t.key] <= LATER * best.us}
+        some |= {w.key: w for t in [*others.values()][1 : MANNERS + 1] if (w := self.written(t))}
+        near = sorted(some.values(), key=lambda t: us[t.key])
         with self.explored.phase("judging"):
-            judged = [(t, self.judge_everywhere(t)) for t in near if not self.explored.lost]
+            judged = [(t, self.judge.everywhere(t)) for t in near if not self.deadline.lost]
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [(t, verdict) for t, verdict in judged if verdict.right]
 
-    def judge_everywhere(self, trial: Trial) -> Judged:
-        """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
-        verdict = self.explored.judge(trial)
-        return self.judged_anew(trial) if verdict.right else verdict
-
     def contenders(self) -> list[Trial]:
         """All that was timed, the fastest first: those that were timed again, then the others."""
-        ranked = self.explored.leaders(len(self.explored.trials))
+        ranked = self.trials.leaders()
         near = [t for t in ranked if t.paced_us <= NEAR * ranked[0].paced_us and not t.schedule.specialize]
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.paced_us)
-        some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
+        some = {t.key: t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
-        again = self.timed_again(again, self.explored.left_s / 2) if not self.late else []
-        if self.explored.task.known:
+        again = self.timed_again(again, self.deadline.left_s / 2) if not self.late else []
+        if self.task.known:
             again = self.with_closer(again)
-        first = {self.key(t) for t in again}
-        return sorted(self.explored.leaders(len(self.explored.trials)), key=lambda t: self.key(t) not in first)
+        first = {t.key for t in again}
+        return sorted(self.trials.leaders(), key=lambda t: t.key not in first)
 
     def timed_again(self, trials: Sequence[Trial], within_s: float) -> list[Trial]:
         """Those that did not fail, with their new timings, as many as fit into the seconds."""
         for t, timing in self.explored.timings(trials, effort=AGAIN, within_s=within_s) if trials else ():
             self.explored.timed(t, timing)
-        return [own for t in trials if (own := self.explored.trials.get(self.key(t))) and own.timing]
+        return [own for t in trials if (own := self.trials.get(t.key)) and own.timing]
 
     def with_closer(self, again: list[Trial]) -> list[Trial]:
         """And what is one change away from the best of these, in turn for the best of those, until none is faster."""
@@ -186,56 +181,54 @@ class Finals:
             if not again or self.explored.late:
                 break
             best = min(again, key=lambda t: t.us)
-            seen = {self.key(t) for t in again}
-            points = [p for near in self.explored.around(best.mugraph, [best.schedule]) for p in near]
+            seen = {t.key for t in again}
+            points = [p for near in self.explored.proposals.around(best.mugraph, [best.schedule]) for p in near]
             pairs = [(p.graph, p.schedule) for p in points if not p.schedule.specialize]
-            known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair)))]
+            known = [t for pair in pairs if (t := self.trials.get(key_of(*pair)))]
             close = [
-                w
-                for t in known
-                if t.paced_us <= CLOSE * best.paced_us and self.key(t) not in seen and (w := self.written(t))
+                w for t in known if t.paced_us <= CLOSE * best.paced_us and t.key not in seen and (w := self.written(t))
             ]
-            new = self.timed_again([best, *close, *self.explored.build(pairs)], self.explored.left_s / 2)
-            again = [t for t in again if not self.same(t, best)] + new
-            if not new or self.same(min(new, key=lambda t: t.us), best):
+            new = self.timed_again([best, *close, *self.explored.build(pairs)], self.deadline.left_s / 2)
+            again = [t for t in again if t.key != best.key] + new
+            if not new or min(new, key=lambda t: t.us).key == best.key:
                 break
         return again
 
     def as_written(self) -> list[Trial]:
         """The program as written at its fastest, compiled now where time was up before."""
-        name, trials = self.explored.task.as_written or "", self.explored.trials
-        if name not in self.explored.graphs:
+        name, trials = self.task.as_written or "", self.trials
+        if name not in self.graphs:
             return []
         if any(t.mugraph == name for t in trials.values()):
-            timed = [w for t in self.explored.leaders(len(trials)) if t.mugraph == name and (w := self.written(t))]
+            timed = [w for t in trials.leaders() if t.mugraph == name and (w := self.written(t))]
             return timed[:1]
-        some = first_schedules(self.explored.graphs[name], self.explored.means.target, 1)
+        some = first_schedules(self.graphs[name], self.means.target, 1)
         built = self.explored.build([(name, s) for s in some])
         for t, timing in self.explored.timings(built) if built else ():
             self.explored.timed(t, timing)
-        return [own for t in built if (own := trials[self.key(t)]).timing]
+        return [own for t in built if (own := trials[t.key]).timing]
 
     def written(self, trial: Trial) -> Trial | None:
         """With its source, which trials of an earlier run are without; None where it cannot be written any more."""
         if trial.source:
             return trial
         try:
-            return replace(trial, source=self.explored.means.emit(self.explored.graphs[trial.mugraph], trial.schedule))
+            return replace(trial, source=self.means.emit(self.graphs[trial.mugraph], trial.schedule))
         except (EmitError, InexpressibleError):
             return None
 
     @property
     def late(self) -> bool:
         """Whether the rest of a large problem's time is needed for the winner alone, or more than all time is over."""
-        return self.explored.lost or (self.explored.large and self.explored.left_s < 0)
+        return self.deadline.lost or (self.deadline.large and self.deadline.left_s < 0)
 
     @property
     def effort(self) -> Effort:
         """The careful timing's. Calls of large problems are long: there it is what time allows; where time is up, it is
         less."""
-        if not self.explored.large:
-            return FINAL if self.explored.left_s > 0 else replace(FINAL, seconds=LATE_SECONDS)
-        seconds = self.explored.left_s / (PREPARING * (FINALISTS + 1))
+        if not self.deadline.large:
+            return FINAL if self.deadline.left_s > 0 else replace(FINAL, seconds=LATE_SECONDS)
+        seconds = self.deadline.left_s / (PREPARING * (FINALISTS + 1))
         return replace(FINAL, seconds=min(FINAL.seconds, max(LEAST_SECONDS, seconds)))
 
     def emitted_incumbent(self) -> Trial | None:
@@ -244,7 +237,7 @@ class Finals:
             return None
         mugraph, schedule = self.incumbent.mugraph, self.incumbent.schedule
         try:
-            return Trial(mugraph, schedule, self.explored.means.emit(self.incumbent.graph, schedule))
+            return Trial(mugraph, schedule, self.means.emit(self.incumbent.graph, schedule))
         except (EmitError, InexpressibleError) as error:
             return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
 
@@ -252,35 +245,29 @@ class Finals:
         """Puts the incumbent among what is judged, unless it is there already; gives it, with why it is not right."""
         if incumbent is None or not incumbent.source:
             return incumbent
-        verdict = next((v for t, v in judged if self.same(t, incumbent)), None)
+        verdict = next((v for t, v in judged if t.key == incumbent.key), None)
         if verdict is None:
-            verdict = self.explored.judge(incumbent)
+            verdict = self.judge.verdict(incumbent)
             judged.append((incumbent, verdict))
         return replace(incumbent, failure=verdict.problem)
 
     def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[Verdict]) -> Trial:
         """The incumbent with its careful timing, or why it has none."""
-        if own := next((t for t in timed if self.same(t, incumbent)), None):
+        if own := next((t for t in timed if t.key == incumbent.key), None):
             return own
-        problem = next((v.problem for t, v in rejected if self.same(t, incumbent)), incumbent.failure)
+        problem = next((v.problem for t, v in rejected if t.key == incumbent.key), incumbent.failure)
         return replace(incumbent, failure=problem or "failed while it was timed")
-
-    def same(self, a: Trial, b: Trial) -> bool:
-        return self.key(a) == self.key(b)
-
-    def key(self, t: Trial) -> str:
-        return self.explored.key(t.mugraph, t.schedule)
 
     def final_timing(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Timing | Failure]:
         """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
-        timings = dict(self.explored.means.worker.time([*contestants, self.eager], self.effort))
+        timings = dict(self.means.worker.time([*contestants, self.eager], self.effort))
         finalists: list[Verdict] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
                 finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
-            elif self.key(trial) in self.explored.trials:
+            elif trial.key in self.trials:
                 self.explored.timed(trial, timing)
         finalists.sort(key=lambda f: f[0].mean_us)
         return finalists, timings[self.eager.id]
@@ -290,16 +277,11 @@ class Finals:
         and those in front of it. excuses: one that overflows like eager PyTorch is right too."""
         refused: list[Verdict] = []
         for n, (trial, _) in enumerate(finalists):
-            verdict = self.judged_anew(trial)
+            verdict = self.judge.anew(trial)
             if verdict.ok if excuses else verdict.right:
                 return finalists[n:], refused
             refused.append((trial, verdict))
         return [], refused
-
-    def judged_anew(self, trial: Trial) -> Judged:
-        """On data drawn anew, and at other dynamic sizes."""
-        verdict = self.explored.judge(trial, anew=True)
-        return (self.explored.judge_elsewhere(trial) or verdict) if verdict.ok else verdict
 
     def judge_fastest(self, contenders: Sequence[Trial]) -> list[Verdict]:
         """Judges the fastest, until there are enough that are right.
@@ -314,13 +296,13 @@ class Finals:
             kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):
                 continue
-            known = self.explored.verdicts.get((trial.source, False))
+            known = self.judge.verdicts.get((trial.source, False))
             if refused[kind] >= (1 if self.late else REFUSALS) and not (known and known.right):
                 continue  # what this μGraph computes is inaccurate, whatever else the schedule is
             trial = self.written(trial)
             if trial is None or self.too_late(trial, judged):
                 continue
-            verdict = self.explored.judge(trial)
+            verdict = self.judge.verdict(trial)
             judged.append((trial, verdict))
             if not verdict.ok and trial.schedule.specialize:
                 self.explored.trusted[trial.mugraph] = False
@@ -335,10 +317,10 @@ class Finals:
         known to be right."""
         if not self.late:
             return False
-        given_up = len(judged) >= LATE_REFUSALS and any(v.ok for _, v in judged) and not self.explored.known_right
-        return any(v.right for _, v in judged) or self.explored.lost or given_up
+        given_up = len(judged) >= LATE_REFUSALS and any(v.ok for _, v in judged) and not self.judge.known_right
+        return any(v.right for _, v in judged) or self.deadline.lost or given_up
 
     def too_late(self, trial: Trial, judged: Sequence[Verdict]) -> bool:
         """Whether time is up for judging this one, as another is known to be right."""
-        known = (trial.source, False) in self.explored.verdicts
-        return self.late and not known and len(judged) >= LATE_REFUSALS and self.explored.known_right
+        known = (trial.source, False) in self.judge.verdicts
+        return self.late and not known and len(judged) >= LATE_REFUSALS and self.judge.known_right

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from mirage_cli.tune.explore import Explorer, Means, Task
+from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.finals import Finals
+from mirage_cli.tune.task import Means, Task
 from mirage_cli.tune.trials import Incumbent, Tuned
 
 

@@ -26,6 +26,10 @@ class Trial:
     pace: float = 1.0
 
     @property
+    def key(self) -> str:
+        return key_of(self.mugraph, self.schedule)
+
+    @property
     def us(self) -> float:
         return self.timing.median_us if self.timing else float("inf")
 
@@ -37,6 +41,22 @@ class Trial:
     @property
     def mean_us(self) -> float:
         return self.timing.mean_us if self.timing else float("inf")
+
+
+def key_of(mugraph: str, schedule: Schedule) -> str:
+    return f"{mugraph}\n{schedule}"
+
+
+class Trials(dict[str, Trial]):
+    """The trials of a run by their keys."""
+
+    def leaders(self) -> list[Trial]:
+        """Those that were timed, the fastest first."""
+        return sorted((t for t in self.values() if t.timing), key=lambda t: t.paced_us)
+
+    @property
+    def best_us(self) -> float:
+        return min((t.paced_us for t in self.values()), default=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import predicting, searching, session
+from mirage_cli.pipeline import predicting, searchers, session
 from mirage_cli.search.cost import LIMITS
 from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
@@ -345,13 +345,13 @@ def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> N
 
 def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search_program = searching.search_program
+    search_program = searchers.search_program
 
     def counted(program: Program, *rest: Any) -> Any:
         searched.append(program.name)
         return search_program(program, *rest)
 
-    monkeypatch.setattr(searching, "search_program", counted)
+    monkeypatch.setattr(searchers, "search_program", counted)
     first = mirage("search", "tiny.yaml", "--no-tune", "--json")
     again = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert again.code == 0 and searched == ["tiny"]
@@ -480,9 +480,15 @@ def test_an_input_that_is_never_used_is_a_warning_on_stderr(mirage: Mirage, tmp_
     assert run.err.startswith("warned.yaml:6:3: warning: the input Y is never used")
 
 
+def test_two_specs_of_one_name_have_a_table_each(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(re.sub(r"\bm\b", "rows", ONE_OPERATOR), encoding="utf-8")
+    run = mirage("search", "increment.yaml", "other.yaml", "--no-tune")
+    assert run.code in (0, 3) and run.out.count("increment float16") == 2
+
+
 BAD_INPUT = {
     "no such spec": (["search", "nowhere.yaml"], "error: nowhere.yaml: No such file or directory"),
-    "a folder as spec": (["search", "."], "error: .: Is a directory"),
+    "a folder as spec": (["search", "."], "error: .: Is a directory\n    a spec is a file: name `./*.yaml`"),
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
     "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no axis is called z"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
@@ -497,12 +503,14 @@ BAD_INPUT = {
     "empty id in the cache": (["cache", "show", ""], "an empty id names nothing"),
     "empty id to remove": (["cache", "remove", ""], "an empty id names nothing"),
     "nothing to merge": (["cache", "merge", "none.db"], "the database none.db is not there"),
+    "a spec to import": (["cache", "import", "tiny.yaml"], "tiny.yaml:1: this is no file of `mirage cache export`"),
+    "a spec to merge": (["cache", "merge", "tiny.yaml"], "tiny.yaml is damaged, or no database at all"),
     "nothing to import": (["cache", "import", "none.jsonl"], "none.jsonl: No such file or directory"),
     "unknown id to take elsewhere": (["cache", "export", "f", "cccc"], "nothing is stored under cccc"),
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "an axis that is not there": (
         ["search", "tiny.yaml", "--dim", "q=3"],
-        "no axis is called q, to be given the size 3",
+        "no axis is called q; the axes are m, k, n",
     ),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
@@ -1145,7 +1153,6 @@ DAMAGE = {
     "a predicted time of bytes": ("mugraphs", "predicted_us", "x'00'"),
     "sizes that are none": ("keys", "dims", '\'[["m", "x"]]\''),
     "a name of bytes": ("specs", "name", "x'ff'"),
-    "a search that is no JSON": ("searches", "stats", "'{'"),
     "samples that are text": ("measurements", "samples_us", """'["x"]'"""),
     "a median that is text": ("measurements", "median_us", "'x'"),
     "a median that is missing": ("measurements", "median_us", "NULL"),

@@ -210,7 +210,7 @@ def test_a_dash_is_stdout_and_stdin(found: Mirage, tmp_path: Path) -> None:
     run = found("cache", "export", "-")
     assert run.code == 0 and run.err == "-: 1 key\n" and not (tmp_path / "-").exists()
     lines = [json.loads(line) for line in run.out.splitlines()]
-    assert lines[0]["mirage_cache"] == 1 and len(lines) == 2
+    assert lines[0]["mirage_cache"] == 2 and len(lines) == 2
     command = [sys.executable, "-m", "mirage_cli", "cache", "import", "-", "--db", "piped.db"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), input=run.out, text=True, timeout=60)
     assert done.returncode == 0
@@ -230,7 +230,6 @@ def test_the_cache_is_filtered_and_pruned(found: Mirage, tmp_path: Path, monkeyp
     assert listed("--version", "9.9") == listed("--version", "torch=0.2") == listed("--older-than", "1h") == []
     assert len(listed("--version", "driver=")) == 2 and listed("--version", "torch=0.1") == ["increment"]
     with sqlite3.connect(tmp_path / "mirage.db") as connection:
-        connection.execute("UPDATE searches SET at = '2020-01-01T00:00:00.000+00:00'")
         connection.execute("UPDATE results SET at = '2020-01-01T00:00:00.000+00:00'")
     connection.close()
     assert listed("--older-than", "30d") == ["tiny", "increment"] and listed("--stale") == ["increment"]

@@ -214,6 +214,9 @@ def test_out_takes_the_declared_types_alone(module: Any) -> None:
     assert all(map(torch.equal, out, expected(*inputs())))
     with pytest.raises(ValueError, match=r"out should be contiguous torch\.bool"):
         module.masks(*inputs(), out=(*out[:-1], out[-1].float()))
+    for wrong in out[0], out[:-1], (*out[:-1], 3), 3:
+        with pytest.raises(TypeError, match=f"out should be a tuple of {len(out)} tensors"):
+            module.masks(*inputs(), out=wrong)
 
 
 def test_the_operator_says_the_types_before_it_runs(module: Any) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.pipeline import searching
-from mirage_cli.pipeline.searching import Failed, Found, Options, search_all, search_program
+from mirage_cli.pipeline import searchers
+from mirage_cli.pipeline.searchers import search_all
+from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.child import Child
@@ -77,14 +78,14 @@ def test_a_killed_search_process_costs_at_most_its_own_program(tmp_path: Path, k
 
 
 def test_a_search_that_raises_is_a_result_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., Found] = searching.search_program
+    real: Callable[..., Found] = search_program
 
     def failing(program: Any, *rest: Any) -> Found:
         if program.name == "second":
             raise ZeroDivisionError("by nothing")
         return real(program, *rest)
 
-    monkeypatch.setattr(searching, "search_program", failing)
+    monkeypatch.setattr(searchers, "search_program", failing)
     programs = [parse_spec(SPEC.format(name=n, number=2)).programs()[0] for n in ("first", "second", "third")]
     first, second, third = search_all(programs, H200, Options(tune=False))
     assert isinstance(first, Found) and isinstance(third, Found)

@@ -40,10 +40,14 @@ def test_calls_take_what_was_searched_and_nothing_else(tmp_path: Path, monkeypat
 def test_what_is_no_program_is_refused() -> None:
     with pytest.raises(TraceError, match=r"aten\.cumprod"):
         mirage_cli.kernel(lambda x: x.cumprod(0) + 1)(torch.randn(4))
-    with pytest.raises(TraceError, match=r"copy_ changes a tensor in place"):
+    with pytest.raises(TraceError, match=r"copy_: changes a tensor in place"):
         mirage_cli.kernel(lambda x, m, v: F.batch_norm(x, m, v, training=True))(torch.randn(4, 3), *torch.ones(2, 3))
     with pytest.raises(TypeError, match="budget"):
         mirage_cli.kernel(budget=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"kernel takes a function, not 3; options are named"):
+        mirage_cli.kernel(3)  # type: ignore[call-overload]
+    with pytest.raises(AttributeError, match="module 'mirage_cli' has no attribute 'optimise'"):
+        _ = mirage_cli.optimise
 
 
 def test_a_kernels_inputs_are_the_arguments_in_their_order() -> None:

@@ -12,7 +12,8 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Kept, Region, cut, exported
+from mirage_cli.pipeline.region import Kept, Region
+from mirage_cli.pipeline.regions import cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

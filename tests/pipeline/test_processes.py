@@ -24,8 +24,9 @@ from pathlib import Path
 with Path("runs").open("a") as runs:
     runs.write("run\\n")
 
-from mirage_cli.pipeline import searching
-from mirage_cli.pipeline.searching import Options, search_all, search_program
+from mirage_cli.pipeline import verifying
+from mirage_cli.pipeline.searchers import search_all
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 
@@ -40,7 +41,7 @@ programs = [parse_spec(SPEC.replace("NUMBER", str(n))).programs()[0] for n in (2
 target, options = find_target("h200"), Options(workers=2, tune=False)
 print([len(found.plans) > 1 for found in search_all(programs, target, options)])
 
-searching.SLOW_S = 0.0
+verifying.SLOW_S = 0.0
 print(len(search_program(programs[0], target, options).plans) > 1)
 """
 """What users write: nothing keeps the work from being done again by a process that runs the script again."""

@@ -21,7 +21,8 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline import optimize as optimizing
-from mirage_cli.pipeline import predicting, searching, tuning
+from mirage_cli.pipeline import predicting, searching, tuning, verifying
+from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.predicting import check_offline
 from mirage_cli.pipeline.problem import floor_of, measured_problem
@@ -75,11 +76,11 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     """Also a refusal: of the second of the plans, which is verified here as the first is."""
     program = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2})
     alone = search_program(program, H200, Options())
-    monkeypatch.setattr(searching, "SLOW_S", 0.0)
+    monkeypatch.setattr(verifying, "SLOW_S", 0.0)
     lowered, (first, *others) = lower(program), [p.graph for p in alone.plans]
     wrong = replace(others[0], kernels=others[0].kernels[:-1])
-    clock = searching.Clock(600.0, lambda: False)
-    with searching.Verifier(lowered, [first, wrong, *others], Options(workers=2), clock) as verifier:
+    clock = Clock(600.0, lambda: False)
+    with verifying.Verifier(lowered, [first, wrong, *others], seed=0, workers=2, clock=clock) as verifier:
         verdicts = [verifier.verdict(i) for i in range(len(others) + 2)]
         assert len(verifier.futures) == len(others)
     assert [v for v in verdicts if v.ok] == [p.verdict for p in alone.plans]

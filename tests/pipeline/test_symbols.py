@@ -19,9 +19,10 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 import mirage_cli
 from mirage_cli.ir.program import Range
-from mirage_cli.pipeline import regions
+from mirage_cli.pipeline import region as region_module
+from mirage_cli.pipeline.agreement import agrees
 from mirage_cli.pipeline.model import Replaced, as_module
-from mirage_cli.pipeline.regions import Cut, agrees, attribute, cut, exported
+from mirage_cli.pipeline.regions import Cut, attribute, cut, exported, in_range
 from mirage_cli.pipeline.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,7 +195,7 @@ def test_a_program_that_is_wrong_at_other_sizes_is_none(monkeypatch: pytest.Monk
     module = attribute(found.model, region.module)
     assert agrees(module, region)
     monkeypatch.setattr(
-        regions, "at_sizes", lambda lengths, _: [n.number if isinstance(n, Times) else n for n in lengths]
+        region_module, "at_sizes", lambda lengths, _: [n.number if isinstance(n, Times) else n for n in lengths]
     )
     with pytest.raises(RuntimeError):
         agrees(module, region)
@@ -228,7 +229,7 @@ def test_sizes_to_trace_at_are_different_primes_in_the_ranges() -> None:
 
 def test_ranges_are_cut_where_kernels_no_longer_count() -> None:
     symbols = {"b": Symbol(1, 1 << 16, 4), "t": Symbol(1, 1 << 16, None)}
-    ranges = regions.in_range(symbols, [Times(4096, ("b", "t")), 7])
+    ranges = in_range(symbols, [Times(4096, ("b", "t")), 7])
     assert 4096 * ranges["b"][1] * ranges["t"][1] < 1 << 31
     assert min(most for _, most in ranges.values()) >= 512
 

@@ -449,11 +449,19 @@ def test_a_function_is_pytorchs_where_a_kernel_is_not_it(gated: Any) -> None:
         (lambda x: F.gelu(x), (X.double(),), "float64"),
         (lambda x: F.gelu(x), (X.to(torch.complex64),), "complex64"),
         (lambda x: x.nonzero() * 2, (X,), "a size of what it makes depends"),
+        (lambda x: x * x.sum().item(), (X,), "aten._local_scalar_dense: no operator that is known here"),
+        (lambda x: str(x), (X,), "computes nothing of its arguments that is a tensor"),
+        (lambda x: x, (X,), "computes nothing of its arguments that is a tensor"),
     ],
 )
 def test_functions_that_are_no_kernels_say_why(function: Any, given: Any, problem: str) -> None:
     with pytest.raises((TraceError, RuntimeError), match=problem):
         mirage_cli.kernel(function)(*given)
+
+
+def test_a_kernels_arguments_are_given_by_position() -> None:
+    with pytest.raises(TraceError, match="give x by position"):
+        mirage_cli.kernel(lambda x: F.gelu(x))(x=X)
 
 
 # -- programs

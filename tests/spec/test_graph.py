@@ -462,9 +462,9 @@ def test_every_mistake_is_told_as_in_a_spec() -> None:
         g.program()
     text = str(error.value)
     assert "<graph wrong>:2:17: error: the size of k is a positive integer, not '0'" in text
-    assert "<graph wrong>:6:17: error: no axis is called z\n      X: {dims: [m, z]}\n" in text
+    assert "<graph wrong>:6:17: error: no axis is called z; the axes are m, k\n      X: {dims: [m, z]}\n" in text
     assert (
-        "error: no axis is called kk: it is not among the dims\n      O = sum(silu(X), kk)\n" in text
+        "error: no axis is called kk; the axes are m, k\n      O = sum(silu(X), kk)\n" in text
         and "did you mean `k`?" in text
     )
 
@@ -473,7 +473,7 @@ MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str
     "truth": (lambda g, X: 1 if X > 0 else 0, GraphError, "use where"),
     "chain": (lambda g, X: 0 < X < 1, GraphError, "for `and` and `or` use & and |"),
     "text": (lambda g, X: X + "a b", GraphError, "'a b' is neither a value, nor a number"),
-    "none": (lambda g, X: X * None, GraphError, "None is neither a value"),
+    "none": (lambda g, X: X * None, GraphError, "an argument of type NoneType is neither a value"),
     "bool": (lambda g, X: X * True, GraphError, "True is neither a value"),
     "nan": (lambda g, X: X * math.nan, GraphError, "nan is neither a value"),
     "no graph": (lambda g, X: index("m"), GraphError, r"no argument is a value of a graph.*g.axis\(name\)"),
@@ -489,6 +489,8 @@ MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str
     "arguments": (lambda g, X: g.let("Z", exp(X, X)), SpecError, "exp takes 1 argument"),
     "strange name": (lambda g, X: g.input("a: b\n", "m"), SpecError, "cannot name a tensor"),
     "dtype": (lambda g, X: g.input("Z", "m", dtype="float12"), SpecError, "a dtype is one of"),
+    "a product by @": (lambda _, X: X @ X, GraphError, r"@ does not say which axis it sums over: .*dot\(a, b, k\)"),
+    "a tensor": (lambda _, X: X * {}, GraphError, "an argument of type dict is neither a value, nor a number"),
     "scale": (lambda g, X: g.input("Z", "m", scale=-1), SpecError, "the scale is a positive number"),
 }
 

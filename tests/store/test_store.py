@@ -21,7 +21,7 @@ from mirage_cli.store import exchange
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
+from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, default_path
 from tests.programs import result_document
 
 ROOT = Path(__file__).parents[2]
@@ -43,17 +43,9 @@ def filled(path: Path) -> Store:
     store = Store(path)
     store.put_spec(KEY.program_hash, "gated_mlp", "name: gated_mlp\n")
     store.put_mugraphs(KEY, [FIRST, SECOND])
-    store.put_search(KEY, StoredSearch(0, [FIRST.id, SECOND.id], {"verified": 2}, "exhausted", 1.5))
     store.put_measurement(KEY, TIMED)
     store.put_best(KEY, BEST)
     return store
-
-
-def search_of(store: Store, key: Key, seed: int) -> StoredSearch | None:
-    sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
-    for r in store.rows(sql, key.id, seed):
-        return StoredSearch(**{**r, "results": json.loads(r["results"]), "stats": json.loads(r["stats"])})
-    return None
 
 
 # -- what is put comes back
@@ -64,9 +56,6 @@ def test_everything_put_comes_back_after_reopening(path: Path) -> None:
     with Store(path) as store:
         assert store.spec("cafe") == ("gated_mlp", "name: gated_mlp\n")
         assert store.mugraphs(KEY) == (FIRST, SECOND)
-        search = search_of(store, KEY, 0)
-        assert search is not None
-        assert replace(search, at="") == StoredSearch(0, [FIRST.id, SECOND.id], {"verified": 2}, "exhausted", 1.5)
         (timed,) = store.measurements(KEY, FIRST.id)
         assert timed.at and replace(timed, at="") == TIMED
         best = store.best(KEY)
@@ -101,7 +90,7 @@ def test_times_beside_inductor_are_of_a_kernel(path: Path) -> None:
 
 def test_what_was_not_put_is_none(path: Path) -> None:
     with Store(path) as store:
-        assert store.spec("cafe") is search_of(store, KEY, 0) is store.best(KEY) is None
+        assert store.spec("cafe") is store.best(KEY) is None
         assert store.mugraphs(KEY) == store.measurements(KEY, FIRST.id) == store.list() == ()
 
 
@@ -115,16 +104,8 @@ def test_every_part_of_a_key_tells_results_apart(path: Path, change: dict[str, o
     other = replace(KEY, **change)  # type: ignore[arg-type]
     assert other.id != KEY.id and Key.from_row(other.row()) == other
     with filled(path) as store:
-        assert search_of(store, other, 0) is store.best(other) is None
+        assert store.best(other) is None
         assert store.measurements(other, FIRST.id) == store.mugraphs(other) == ()
-
-
-def test_a_search_belongs_to_its_seed_and_is_replaced(path: Path) -> None:
-    with filled(path) as store:
-        assert search_of(store, KEY, 1) is None
-        store.put_search(KEY, StoredSearch(0, [SECOND.id], {}, "budget", 3.0))
-        search = search_of(store, KEY, 0)
-        assert search is not None and search.stopped == "budget"
 
 
 def test_plans_searched_for_one_gpu_are_found_for_another(path: Path) -> None:
@@ -173,16 +154,14 @@ def test_what_a_result_was_not_compared_with_stays_if_it_is_better(path: Path) -
 def test_list_show_and_remove(path: Path) -> None:
     with filled(path) as store:
         (entry,) = store.list()
-        assert (entry.key, entry.spec, entry.mugraphs, entry.measurements, entry.stopped) == (
-            KEY, "gated_mlp", 2, 1, "exhausted",
-        )  # fmt: skip
+        assert (entry.key, entry.spec, entry.mugraphs, entry.measurements) == (KEY, "gated_mlp", 2, 1)
         assert entry.best is not None and entry.best.mugraph == FIRST.id
         (shown,) = store.show("aaaa")
         assert shown.mugraph == FIRST and shown.sources == (BEST.source,) and len(shown.measurements) == 1
         assert [s.mugraph.id for s in store.show(KEY.id)] == [FIRST.id, SECOND.id]
 
         assert store.remove(FIRST.id) == 1
-        assert store.best(KEY) is search_of(store, KEY, 0) is None
+        assert store.best(KEY) is None
         assert store.mugraphs(KEY) == (SECOND,)
         assert store.remove(KEY.id) == 1
         assert store.list() == () and store.spec("cafe") is None
@@ -420,12 +399,9 @@ def test_a_part_is_exported_by_id(path: Path, tmp_path: Path) -> None:
         whole = list(exchange.bundles(store, [KEY.id[:9]]))
         part = list(exchange.bundles(store, [SECOND.id]))
         assert list(exchange.bundles(store, [SECOND.id, KEY.id])) == [*whole, part[1]]
-        assert [len(b["searches"]) for b in whole] == [1] and [m["id"] for m in whole[0]["mugraphs"]] == [
-            FIRST.id,
-            SECOND.id,
-        ]
+        assert [[m["id"] for m in b["mugraphs"]] for b in whole] == [[FIRST.id, SECOND.id]]
         assert [[m["id"] for m in b["mugraphs"]] for b in part] == [[SECOND.id], [SECOND.id]]
-        assert all(b[t] == [] for b in part for t in ("searches", "results", "kernels", "measurements"))
+        assert all(b[t] == [] for b in part for t in ("results", "kernels", "measurements"))
         with pytest.raises(UnknownIdError):
             exchange.write(store, tmp_path / "none.jsonl", ["cccc"])
     assert not (tmp_path / "none.jsonl").exists()
@@ -458,19 +434,6 @@ def test_of_two_databases_the_better_result_is_kept(path: Path, tmp_path: Path, 
     assert merged(tmp_path / "other.db", path).results == (not kept)
 
 
-def test_the_newer_search_of_a_seed_is_kept(path: Path, tmp_path: Path) -> None:
-    filled(path).close()
-    time.sleep(0.01)
-    with filled(tmp_path / "other.db") as other:
-        other.put_search(KEY, StoredSearch(0, [SECOND.id], {}, "budget", 3.0))
-        other.put_search(KEY, StoredSearch(1, [SECOND.id], {}, "budget", 3.0))
-    for database in (tmp_path / "other.db", path):
-        merged(path, database)
-        with Store(path) as store:
-            search = search_of(store, KEY, 0)
-            assert search is not None and search.stopped == "budget" and search_of(store, KEY, 1) is not None
-
-
 def test_a_database_of_an_older_version_is_merged_and_left_as_it_is(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +463,17 @@ def test_a_file_that_cannot_be_merged_is_named(path: Path, tmp_path: Path) -> No
             merged(path, tmp_path / name)
 
 
+def test_a_file_of_the_first_format_is_merged(path: Path, tmp_path: Path) -> None:
+    """Its bundles have a table of searches, which this version does not."""
+    with filled(tmp_path / "other.db") as other:
+        (bundle,) = exchange.bundles(other)
+    file = tmp_path / "cache.jsonl"
+    lines = ({"mirage_cache": 1, "mirage": "0.1.0"}, bundle | {"searches": [{"seed": 0}]})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with Store(path) as store:
+        assert exchange.merge(store, exchange.read(file)).mugraphs == 2
+
+
 def bad_files() -> dict[str, tuple[str, str]]:
     header = '{"mirage_cache":1,"mirage":"0.1.0"}\n'
     key = {"program_hash": "cafe", "dims": [["m", 1]], "dtype": "float16", "gpu": "h100", "driver": "", "torch": "",
@@ -519,7 +493,7 @@ def bad_files() -> dict[str, tuple[str, str]]:
         "newer": ('{"mirage_cache": 9}', "1: a newer mirage wrote it: its format is 9"),
         "no JSON": (header + "{", "2: not JSON"),
         "deep": (header + "[" * 100_000, "2: not JSON"),
-        "no bundle": (header + "[]", "2: expected an object with key, spec, searches"),
+        "no bundle": (header + "[]", "2: expected an object with key, spec, mugraphs"),
         "no list": (with_(mugraphs={}), "2: mugraphs is no list"),
         "column missing": (with_(mugraphs=[{"id": "aa"}]), "2: mugraphs: expected an object with id, text"),
         "wrong type": (with_(mugraphs=[mugraph | {"rank": "first"}]), "2: mugraphs: rank is 'first'"),

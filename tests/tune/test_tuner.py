@@ -39,7 +39,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Explorer, Means, Task
+from mirage_cli.tune.explore import PATIENCE
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -56,6 +56,7 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.near import Timed, expected_us, sizes_near
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import total_us
+from mirage_cli.tune.proposals import AHEAD_STARTS, STARTS, Proposals
 from mirage_cli.tune.space import (
     GROUP,
     ahead_of_time,
@@ -69,7 +70,8 @@ from mirage_cli.tune.space import (
     through_descriptors,
 )
 from mirage_cli.tune.surrogate import APART, DEVIATION, NOISE, Point, choose, distinct, predict
-from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+from mirage_cli.tune.task import Means, Task
+from mirage_cli.tune.trials import Incumbent, Trial, Trials, Tuned
 from tests.mugraphs import CASES
 from tools.recorded import Recorded, load, write_recorded
 from tools.study import figures, predicted_us, ranks, summary
@@ -1188,12 +1190,9 @@ def test_the_best_may_be_a_schedule_that_the_cost_model_has_no_room_for() -> Non
     start = first_schedules(golden("gated_mlp"), H200, 1)[0]
     large = Schedule({"k0": replace(start.kernels["k0"], tiles=(("m", 128), ("k", 256), ("n", 256)), stages=6)})
     assert total_us(golden("gated_mlp"), large, H200) == math.inf
-    nothing: Any = None
-    explorer = Explorer(
-        Means(nothing, nothing, H200, nothing, nothing), Task({"g": golden("gated_mlp")}, PROBLEM, 2.0, 4096, 1e9)
-    )
-    assert explorer.shares("g", [Trial("g", large, "")]) == []
-    assert explorer.shares("g", [Trial("g", start, "")]) == explorer.shares("g", []) == [1.0]
+    proposals = Proposals({"g": golden("gated_mlp")}, H200, Trials(), seed=0)
+    assert proposals.shares("g", [Trial("g", large, "")]) == []
+    assert proposals.shares("g", [Trial("g", start, "")]) == proposals.shares("g", []) == [1.0]
 
 
 def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> None:
@@ -1270,12 +1269,18 @@ def test_chunks_are_no_more_than_there_are_tiles() -> None:
     assert own.kernels["k0"].split == graph.sizes["k"] // 16 == 8
 
 
+def own_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the tuner's clock shows, which do not pass by themselves."""
+    now = [0.0]
+    for module in ("select", "explore", "deadline", "judge"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
 def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every timing takes ten seconds. Five fit into 54, which leaves the rest of 60 to the finals."""
     ticks = count(10, 10)
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = own_clock(monkeypatch)
     tuned, worker = tune(budget_s=60.0, clock=lambda: now.__setitem__(0, next(ticks)))
     assert tuned.stopped == "budget"
     assert len(worker.timed) == 6 * TOGETHER
@@ -1284,10 +1289,8 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wrong", [0, 2])
 def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
     """A timing takes one second, a judgement four. The first that is judged tells how much time the finals need."""
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    now = own_clock(monkeypatch)
+    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     refused: list[str] = []
 
@@ -1306,10 +1309,8 @@ def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.Monke
 
 def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule of ten μGraphs is refused but for the lenient judgement. A judgement takes two seconds."""
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    now = own_clock(monkeypatch)
+    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     graphs = tuple(f"g{i}" for i in range(10))
     tuned, _ = tune(graphs=graphs, budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), overflows=lambda _: True)
@@ -1319,10 +1320,8 @@ def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(m
 
 def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first that is judged is right; all that is found behind it overflows."""
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    now = own_clock(monkeypatch)
+    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     right: list[str] = []
 
@@ -1341,10 +1340,8 @@ def test_late_what_overflows_like_eager_is_the_answer_where_all_that_is_right_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Time is up when the program as written, which takes twice as long as eager, is found to be right."""
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    now = own_clock(monkeypatch)
+    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
 
     def time(graph: str, s: Schedule) -> float:
@@ -1370,9 +1367,7 @@ def test_a_program_whose_judgement_takes_as_long_as_its_budget_ends(
     monkeypatch: pytest.MonkeyPatch, largest: int, judging_s: float, most_s: float
 ) -> None:
     """Of 20 s. largest: elements of a value in between, which the tensors say nothing of."""
-    now = [0.0]
-    for module in ("select", "explore"):
-        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = own_clock(monkeypatch)
 
     def judging(within_s: float) -> object:
         now[0] += min(judging_s, within_s)

@@ -14,8 +14,9 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import mugraph_id
-from mirage_cli.pipeline import searching
-from mirage_cli.pipeline.searching import Clock, Options, search_program
+from mirage_cli.pipeline import searching, verifying
+from mirage_cli.pipeline.clock import Clock
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.search.generator import SearchResult, search
 from mirage_cli.spec.reader import parse_spec
@@ -117,14 +118,14 @@ def test_the_cheapest_plan_is_the_first_and_leaves_time_for_the_program_as_writt
     monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", check)
     search_program(program, H200, Options(tune=False))
     first, second, *others = given.items()
-    assert first == (result.candidates[0].id, searching.BEHIND_S / 2)
-    assert second == (result.as_written.id, searching.BEHIND_S)
+    assert first == (result.candidates[0].id, verifying.BEHIND_S / 2)
+    assert second == (result.as_written.id, verifying.BEHIND_S)
     assert not any(behind_s for _, behind_s in others)
 
 
 @pytest.mark.usefixtures("spent")
 def test_it_does_not_take_forever(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
-    monkeypatch.setattr(searching, "BEHIND_S", 0.0)
+    monkeypatch.setattr(verifying, "BEHIND_S", 0.0)
     found = search_program(program, H200, Options(tune=False))
     assert not found.plans and found.stopped == "budget" and not found.rejected
 
@@ -160,7 +161,7 @@ def checker(interrupted: int, tested: list[int]) -> Callable[..., Verdict]:
 def test_an_interrupt_leaves_a_moment_for_what_is_not_verified_yet(
     monkeypatch: pytest.MonkeyPatch, program: Program, moment_s: float, kept: bool
 ) -> None:
-    monkeypatch.setattr(searching, "KEEPING_S", moment_s)
+    monkeypatch.setattr("mirage_cli.pipeline.clock.KEEPING_S", moment_s)
     monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", checker(1, []))
     found = search_program(program, H200, Options(tune=False))
     assert found.stopped == "interrupted"

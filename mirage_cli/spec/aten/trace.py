@@ -203,8 +203,7 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
     """What a node makes. Raises Unsupported."""
     if not supported(node):
         changes = mutable(node) or kept_statistics(node)
-        why = "changes a tensor in place" if changes else "is no operator that is known here"
-        raise Unsupported(f"{overloadless(node.target)} {why}")
+        raise Unsupported("changes a tensor in place" if changes else "no operator that is known here")
     refuse_types(node)
     if mutable(node):
         refuse_target(node)

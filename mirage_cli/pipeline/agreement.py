@@ -1,0 +1,238 @@
+"""Whether the program of a region computes what PyTorch computes: both are evaluated on random data.
+
+PyTorch rounds to the types of the model. The program is evaluated in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.inplace import calls
+from mirage_cli.pipeline.region import Kept, Region
+from mirage_cli.pipeline.symbols import placeholders, two_each, valued
+from mirage_cli.spec.aten.trace import row_of
+from mirage_cli.verify.decided import decided
+from mirage_cli.verify.numeric import called64
+from mirage_cli.verify.rounding import MoveEveryResult
+from mirage_cli.verify.testdata import copied
+
+ROUNDINGS, LEAST_OFF = 16, 2e-3
+"""How far a result of PyTorch may be from the program's in float64: roundings of its type, or of a coarser one on the
+way, or with TF32's."""
+DECIDED = 1 / 64
+"""The share of whole numbers, of a mask, or of places without a number, that rounding may decide otherwise."""
+MOVED, TIMES = 16, 4.0
+"""Evaluations that show what rounding may decide, and how many times as much as rounding moves each of their results
+(`verify.rounding`)."""
+EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
+"""Sizes to compare at of those that differ by call, besides primes."""
+
+
+def differs(module: Any, region: Region) -> str:
+    """Why the program is not used: nothing where it agrees with PyTorch."""
+    try:
+        return "" if agrees(module, region) else "its program is not what PyTorch computes: a mistake of mirage's"
+    except NotRunError as error:
+        return str(error)
+
+
+class NotRunError(Exception):
+    """Why a module that PyTorch exported cannot be compared with its program."""
+
+
+def agrees(module: Any, region: Region) -> bool:
+    """Whether the program, in float64, gives what PyTorch computes of some random data: normal; between 0 and 1 where
+    nothing is a number of those (below a root, say), rounding decides what is one, or PyTorch refuses others; or both
+    made small, where a result has no number within its type, or PyTorch none on the way to many. All other data that
+    is drawn is compared where both have numbers, and so is the last. Data by which rounding alone moves a result as far
+    as the two are apart shows nothing.
+    Raises NotRunError."""
+    read = placeholders(module.graph)
+    primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
+    odd = {s: n for s, (n, _) in primes.items()}
+    even = {s.symbol: max(s.least, min(s.most, n)) for s, n in zip(region.sized, EVEN, strict=False)}
+    for sizes in [odd, even] if primes else [{}]:
+        with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():
+            if not agrees_at(module, region, sizes):
+                return False
+    return True
+
+
+def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
+    """At these sizes of the symbols, which the module's inputs have."""
+    program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
+    pairs = [(x.which, t) for x, t in zip(region.inputs, program.inputs, strict=True)]
+    apart, words = {i for i, t in pairs if t.distinct}, {i for i, t in pairs if t.drawn == "bits"}
+    precision = precision_of(module)
+    refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
+    kinds = ("fractions",) if refused else get_args(Data)
+    for data in kinds:
+        given = examples(module, data, apart, words)
+        sample = Sample.of(region, program, given, sizes)
+        try:
+            exact = sample.exact()
+        except RuntimeError as error:  # of too little memory, for values that a kernel never holds as a whole
+            raise NotRunError("it is not computed in float64: " + str(error).partition("\n")[0]) from None
+        try:
+            made = module(*given)
+        except RuntimeError as error:
+            raise NotRunError("PyTorch does not run it: " + str(error).partition("\n")[0]) from None
+        outputs = [in_arithmetic(y) for y in (made if isinstance(made, list | tuple) else [made])]
+        if not all(bool(y.isfinite().any()) for y in outputs):
+            continue
+        kept = {x.which: in_arithmetic(x.of(given, sizes)) for x in region.inputs}
+        ys = [kept[r.which] if isinstance(r, Kept) else y for y, r in zip(outputs, region.results, strict=True)]
+        if data != kinds[-1] and any(map(overflows, ys, exact)):
+            continue
+        doubted = [in_doubt(y, e) for y, e in zip(ys, exact, strict=True)]
+        decided_by_data = not any(bool(places.any()) for places in doubted)
+        for i, (y, e, places) in enumerate(zip(ys, exact, doubted, strict=True)):
+            y, e = y.masked_fill(places, 0), e.masked_fill(places, 0)
+            if close(y, e, precision, sample.moved(i, precision)):
+                continue
+            if not rounding_explains(y, e, (x.masked_fill(places, 0) for x in sample.moved(i, precision))):
+                return False
+            decided_by_data = False
+        if decided_by_data:
+            return True
+    raise NotRunError("of random data PyTorch makes no numbers that rounding leaves to be compared")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Data for a region. given: inputs of its module; held: of its program, and what is changed in place is a copy."""
+
+    program: Program
+    region: Region
+    given: Sequence[Any]
+    held: Sequence[torch.Tensor]
+
+    @staticmethod
+    def of(region: Region, program: Program, given: Sequence[Any], sizes: Mapping[str, int]) -> Sample:
+        held = [x.of(given, sizes) for x in region.inputs]
+        apart = (copied(x) if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
+        return Sample(program, region, given, list(apart))
+
+    def exact(self) -> list[torch.Tensor]:
+        """The region's results in float64."""
+        returned, behind = called64(self.program, self.held)
+        kept = {x.which: y for x, y in zip(self.region.inputs, behind, strict=True)}
+        pairs = zip(self.region.made(returned, self.given), self.region.results, strict=True)
+        return [kept[r.which] if isinstance(r, Kept) else y for y, r in pairs]
+
+    def moved(self, i: int, precision: torch.dtype) -> Iterator[torch.Tensor]:
+        """Result number i as rounding to this type may make it."""
+        for seed in range(MOVED):
+            with MoveEveryResult(precision, True, seed, TIMES):
+                yield self.exact()[i]
+
+
+def precision_of(module: Any) -> torch.dtype:
+    """The coarsest type that PyTorch rounds to in a region, of 16 bits or more."""
+    made = (n.meta["val"] for n in calls(module.graph) if isinstance(n.meta.get("val"), torch.Tensor))
+    types = {x.dtype for x in made if x.is_floating_point() and x.dtype.itemsize > 1}
+    return max(types, key=lambda t: torch.finfo(t).eps, default=torch.float32)
+
+
+Data = Literal["normal", "fractions", "small fractions", "small"]
+"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; both over 64: products of those over
+thousands of terms are within float16's range, and sums of these."""
+
+
+def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
+    """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
+    equal. words: those of which each bit may be set."""
+    values = [n.meta["val"] for n in placeholders(module.graph)]
+    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
+
+    def example(i: int, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if i in apart:
+            return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
+        if i in words:
+            word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
+            return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])
+        return drawn(x, generators[x.device], data)
+
+    return [example(i, x) for i, x in enumerate(values)]
+
+
+def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal") -> torch.Tensor:
+    """Random numbers in the memory order of a tensor."""
+    if not like.is_floating_point():  # small numbers are rows of all tables, and classes
+        return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
+    draw = torch.rand if "fractions" in data else torch.randn
+    drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
+    x = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
+    match data:
+        case "normal":
+            x = x.to(like.dtype)
+        case "fractions":
+            x = (0.0625 + 0.875 * x).to(like.dtype)
+        case "small fractions":
+            x = ((0.0625 + 0.875 * x) / 64).to(like.dtype)
+        case "small":
+            x = (x / 64).to(like.dtype)
+    if 0 in like.stride():
+        return x
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
+
+
+def in_arithmetic(y: torch.Tensor) -> torch.Tensor:
+    """Of float8, for which torch has little arithmetic, the same numbers in bfloat16, which has them all."""
+    return y.bfloat16() if y.dtype.is_floating_point and y.dtype.itemsize == 1 else y
+
+
+def overflows(y: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether what PyTorch computes on the way to a result is beyond its type: at more than a few places it makes no
+    number where float64 has one that the result's type holds."""
+    return int((~y.isfinite() & exact.to(y.dtype).isfinite()).sum()) > DECIDED * y.numel()
+
+
+def in_doubt(y: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The places at which rounding may decide whether there is a number: sqrt(a + b) where a + b cancels. None where
+    the results differ so at more than a few."""
+    rounded = exact.to(y.dtype)
+    differ = (y.isfinite() != rounded.isfinite()) | (y.isnan() != exact.isnan())
+    return differ & (int(differ.sum()) <= DECIDED * y.numel())
+
+
+def close(
+    y: torch.Tensor,
+    exact: torch.Tensor,
+    precision: torch.dtype = torch.float32,
+    moved: Iterable[torch.Tensor] = (),
+) -> bool:
+    """By the norm of the difference of what are numbers: a program that is another one is off by far more. Infinities
+    and what is no number are in the same places, but for what is beyond the type of PyTorch's result. Of whole numbers
+    and masks, all but a few are equal, or such as rounding may make them. precision: what PyTorch rounds to on the way.
+    moved: `exact`, rounded so."""
+    rounded = exact.to(y.dtype)
+    numbers = y.isfinite()
+    if not torch.equal(numbers, rounded.isfinite()) or not torch.equal(y.isnan(), exact.isnan()):
+        return False
+    if not torch.equal(y[y.isinf()], rounded[y.isinf()]):
+        return False
+    if not y.is_floating_point():
+        few = DECIDED * y.numel()
+        return int((y != rounded).sum()) <= few or decided(y, exact.double(), (x.double() for x in moved)).wrong <= few
+    off, size = (float(torch.where(numbers, x, 0.0).norm()) for x in (y.double() - exact, exact))
+    eps = max(torch.finfo(t).eps for t in (y.dtype, precision))
+    return bool(numbers.any()) and off <= max(ROUNDINGS * eps, LEAST_OFF) * size
+
+
+def rounding_explains(y: torch.Tensor, exact: torch.Tensor, moved: Iterable[torch.Tensor]) -> bool:
+    """Whether rounding alone moves `exact` by as much as PyTorch's result is off, which then shows nothing. moved:
+    `exact`, rounded so."""
+    numbers = y.isfinite()
+    if not y.is_floating_point() or not torch.equal(numbers, exact.to(y.dtype).isfinite()):
+        return False
+    off = (y.double() - exact)[numbers].norm()
+    return any(bool(off <= (x.double() - exact)[numbers].norm()) for x in moved)

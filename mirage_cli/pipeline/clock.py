@@ -1,0 +1,41 @@
+"""When a search has to end, and when the verification of its plans has to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+VERIFYING = 0.2
+"""The part of the budget that the search leaves to verification."""
+KEEPING_S = 0.6
+"""Seconds of verification behind an interrupt: plans that are not verified cannot be kept."""
+
+
+class Clock:
+    """When the search has to end, and when verification has to. An interrupt ends the search at once, and verification
+    within KEEPING_S."""
+
+    def __init__(self, budget_s: float, interrupted: Callable[[], bool]) -> None:
+        self.end_s = time.monotonic() + budget_s
+        self.search_end_s = self.end_s - VERIFYING * budget_s
+        self.interrupted = interrupted
+        self.stop_s = math.inf
+
+    def interrupt(self) -> None:
+        self.stop_s = min(self.stop_s, time.monotonic() + KEEPING_S)
+
+    def was_interrupted(self) -> bool:
+        if self.interrupted():
+            self.interrupt()
+        return self.stop_s < math.inf
+
+    def search_is_over(self) -> bool:
+        return time.monotonic() > self.search_end_s or self.was_interrupted()
+
+    def budget_is_spent(self) -> bool:
+        return time.monotonic() > self.end_s or self.was_interrupted()
+
+    def verification_is_over(self, behind_s: float = 0.0) -> bool:
+        """behind_s: seconds behind the budget that verification may take."""
+        return time.monotonic() > self.end_s + behind_s or (self.was_interrupted() and time.monotonic() > self.stop_s)

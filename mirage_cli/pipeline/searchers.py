@@ -1,0 +1,98 @@
+"""The searches of several programs, side by side in worker processes. A failure of one costs the others nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import replace
+
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.processes import Interrupted, Processes
+from mirage_cli.pipeline.searching import Doing, Failed, Found, Options, search_program
+from mirage_cli.target.gpus import Target
+from mirage_cli.tune.child import ChildDied
+
+GRACE_S = 1.3
+"""Seconds that a worker process has, once interrupted, to hand over what it has found."""
+
+
+def search_all(
+    programs: Sequence[Program], target: Target, options: Options, doing: Doing = lambda _, __: None
+) -> Iterator[Found | Failed]:
+    """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
+    search at hand has found so far, as the last. doing: told of the search at hand, where it is in this process."""
+    if options.workers <= 1 or len(programs) <= 1:
+        for p in programs:
+            yield search_or_fail(p, target, options, doing=doing)
+        return
+    with _Searchers(programs, target, options) as searchers:
+        for i in range(len(programs)):
+            yield searchers.result(i)
+
+
+def search_or_fail(
+    program: Program,
+    target: Target,
+    options: Options,
+    interrupted: Callable[[], bool] = lambda: False,
+    doing: Doing = lambda _, __: None,
+) -> Found | Failed:
+    """`search_program`, where a failure of one program must not cost the others their results."""
+    try:
+        return search_program(program, target, options, interrupted, doing)
+    except Exception as error:  # named in the result: the other programs have theirs
+        return Failed.of(error)
+
+
+class _Searchers:
+    """The processes that search several programs side by side.
+
+    A search whose process was killed is made again alone, in a process of its own, and so is each that had not begun:
+    what kills a process is most often that memory is short.
+    """
+
+    def __init__(self, programs: Sequence[Program], target: Target, options: Options) -> None:
+        self.programs, self.target, self.options = programs, target, options
+        count = min(options.workers, len(programs))
+        self.processes = Processes(count)
+        self.futures = [self.submit(p, options.workers // count) for p in programs]
+
+    def __enter__(self) -> _Searchers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processes.close()
+
+    def submit(self, program: Program, workers: int) -> Future[Found | Failed]:
+        return self.processes.submit(_search_there, program, self.target, replace(self.options, workers=workers))
+
+    def result(self, i: int) -> Found | Failed:
+        """Of one program. Raises KeyboardInterrupt where its search does not end within GRACE_S of one."""
+        try:
+            try:
+                return self.futures[i].result()
+            except (ChildDied, CancelledError):
+                self.be_alone()
+                self.futures[i] = self.submit(self.programs[i], self.options.workers)
+                return self.futures[i].result()
+        except ChildDied as error:
+            how, _, _ = str(error).partition(":")
+            return Failed(f"it was searched twice, the second time alone: {how}")
+        except KeyboardInterrupt:
+            self.processes.interrupt()
+            with contextlib.suppress(TimeoutError, ChildDied, CancelledError):
+                if isinstance(found := self.futures[i].result(GRACE_S), Found):
+                    return found
+            raise
+
+    def be_alone(self) -> None:
+        """Waits for the searches that have begun, and ends all processes."""
+        wait([future for future in self.futures if not future.cancel()])
+        self.processes.close()
+        self.processes = Processes(1)
+
+
+def _search_there(interrupted: Interrupted, program: Program, target: Target, options: Options) -> Found | Failed:
+    found = search_or_fail(program, target, options, interrupted)
+    return replace(found, stopped="interrupted") if isinstance(found, Found) and interrupted() else found

@@ -1,0 +1,73 @@
+"""Judgements of schedules: whether a kernel is right, on every distribution of test data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from mirage_cli.tune.deadline import JUDGEMENTS, OVERTIME_S, Deadline
+from mirage_cli.tune.measure import Candidate, Failure, FailureKind, GpuWorker, Judged, Standard
+from mirage_cli.tune.task import Task
+from mirage_cli.tune.trials import Trial
+
+JUDGING_S = 20.0
+"""What one step of a judgement may take, or the budget where that is more."""
+
+
+class Judge:
+    """Of one task, with the verdicts it has given."""
+
+    def __init__(self, worker: GpuWorker, task: Task, deadline: Deadline) -> None:
+        self.worker, self.task, self.deadline = worker, task, deadline
+        self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
+
+    def verdict(self, trial: Trial, anew: bool = False) -> Judged:
+        """Every distribution against float64 and eager, once. anew: on data drawn anew."""
+        key = trial.source, anew
+        if key not in self.verdicts:
+            self.verdicts[key] = self.judged(trial, self.task.contracted, anew)
+        return self.verdicts[key]
+
+    def elsewhere(self, trial: Trial) -> Judged | None:
+        """The first sizes of dynamic axes at which it is wrong, or overflows like eager PyTorch; None where it is right
+        at all of them."""
+        excused: Judged | None = None
+        try:
+            for problem, contracted in self.task.elsewhere:
+                self.worker.set_problem(problem)
+                judged = self.judged(trial, contracted, anew=True)
+                if not judged.ok:
+                    return replace(judged, problem=f"where dynamic sizes are {problem.arguments}: {judged.problem}")
+                excused = excused or (judged if judged.excused else None)
+        finally:
+            if self.task.elsewhere:
+                self.worker.set_problem(self.task.problem)
+        return excused
+
+    def anew(self, trial: Trial) -> Judged:
+        """On data drawn anew, and at other dynamic sizes."""
+        verdict = self.verdict(trial, anew=True)
+        return (self.elsewhere(trial) or verdict) if verdict.ok else verdict
+
+    def everywhere(self, trial: Trial) -> Judged:
+        """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
+        verdict = self.verdict(trial)
+        return self.anew(trial) if verdict.right else verdict
+
+    @property
+    def known_right(self) -> bool:
+        """Whether something is right without excuse."""
+        return any(v.right for v in self.verdicts.values())
+
+    def judged(self, trial: Trial, contracted: int, anew: bool) -> Judged:
+        start = time.monotonic()
+        step_s = max(JUDGING_S, self.task.budget_s)
+        within_s = max(OVERTIME_S, self.deadline.lost_at - start, JUDGEMENTS * self.deadline.judging_s)
+        standard = Standard(self.task.tolerance, contracted, overflow_like_eager=True)
+        candidate = Candidate("judged", trial.source, timeout_s=step_s)
+        judged = self.worker.judge(candidate, standard, anew, within_s)
+        if not isinstance(judged, Failure) or judged.kind is not FailureKind.LATE:
+            self.deadline.judging_s = max(self.deadline.judging_s, time.monotonic() - start)
+        if isinstance(judged, Failure):
+            return Judged(False, float("inf"), 0.0, str(judged))
+        return judged

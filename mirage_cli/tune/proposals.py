@@ -1,0 +1,174 @@
+"""The schedules that are worth a trial: the first of each μGraph, then those of which a surrogate expects most."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.target.gpus import Target
+from mirage_cli.tune.price import dearest_kernel, kernels_us, totals_us
+from mirage_cli.tune.space import (
+    ahead_of_time,
+    crossings,
+    first_schedules,
+    fitted,
+    in_groups,
+    neighbours,
+    through_descriptors,
+)
+from mirage_cli.tune.surrogate import Point, choose, distinct
+from mirage_cli.tune.trials import Trial, Trials, key_of
+
+STARTS = 20
+"""The first schedules of each μGraph, from which the surrogate may choose as from others."""
+AHEAD_STARTS = 4
+"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. The best schedule
+and the best of these are also tried through descriptors, which winners use at 8 of 24 sizes."""
+BEAM = 6
+"""Schedules of each μGraph around which further ones are looked for."""
+LEADING = 3
+"""Of those, the ones from which schedules two changes away are drawn."""
+FARTHER = 6
+"""Schedules one change away that are looked around in turn, of all μGraphs together."""
+HOPELESS = 1.35
+"""A μGraph whose best schedule takes this much longer than the best of all is given up."""
+
+GUESSES = 24
+"""Schedules that the surrogate names at once, whenever fewer than that are on their way."""
+
+Distrusted = Callable[[str, Schedule], bool]
+"""Whether no schedule like this one of a μGraph is tried."""
+
+
+class Proposals:
+    """Of schedules of these μGraphs, on what the trials so far have shown."""
+
+    def __init__(self, graphs: Mapping[str, MuGraph], target: Target, trials: Trials, seed: int) -> None:
+        self.graphs, self.target, self.trials = graphs, target, trials
+        self.starts: dict[str, list[Point]] = {}
+        self.near: dict[str, list[Point]] = {}
+        self.predictions: dict[str, float] = {}
+        self.rng = random.Random(seed)
+
+    def first(self, as_written: str, hints: Sequence[tuple[str, Schedule]]) -> list[tuple[str, Schedule]]:
+        """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
+        best with descriptors."""
+        graph = self.graphs.get(as_written)
+        sure = first_schedules(graph, self.target, 1) if graph else []
+        won = [(g, fitted(self.graphs[g], s, self.target)) for g, s in hints if g in self.graphs]
+        first = [(as_written, s) for s in sure] + [(g, s) for g, s in won if s is not None]
+        of_each = [[(g, s) for s in self.best(graph)] for g, graph in self.graphs.items()]
+        return [*first, *(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
+
+    def best(self, graph: MuGraph) -> list[Schedule]:
+        """The cost model's best, then the same, and its best ahead of time, through descriptors; the first of these in
+        groups too."""
+        target = self.target
+        some = first_schedules(graph, target, 1)
+        some += ahead_of_time(graph, some[0], target, 1) if some else []
+        boxes = [x for s in some if (x := through_descriptors(graph, s, target)) is not None]
+        first = [*boxes, *some][:1]
+        grouped = [x for s in first if (x := in_groups(graph, s, target)) is not None]
+        return [*some[:1], *grouped, *boxes]
+
+    def first_points(self, g: str) -> list[Point]:
+        """The cost model's first schedules of a μGraph, and its best that start ahead of time."""
+        if g not in self.starts:
+            graph, target = self.graphs[g], self.target
+            some = first_schedules(graph, target, STARTS)
+            some += ahead_of_time(graph, some[0], target, AHEAD_STARTS) if some else []
+            self.starts[g] = self.points(g, some)
+        return self.starts[g]
+
+    def points(self, g: str, schedules: Sequence[Schedule]) -> list[Point]:
+        """With their predicted times."""
+        graph = self.graphs[g]
+        us = totals_us(graph, schedules, self.target) if schedules else []
+        return [Point(g, s, float(x)) for s, x in zip(schedules, us, strict=True)]
+
+    def promising(self, waiting: Iterable[Trial], distrusted: Distrusted) -> list[tuple[str, Schedule]]:
+        """What the surrogate expects most of. waiting: trials to come."""
+        limit = HOPELESS * self.trials.best_us
+        timed: dict[str, list[Trial]] = {}
+        for t in self.trials.leaders():
+            timed.setdefault(t.mugraph, []).append(t)
+        hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
+        taken: set[Hashable] = {(t.mugraph, str(t.schedule)) for t in (*self.trials.values(), *waiting)}
+        pool = distinct((p for p in self.pool(hopeful) if not distrusted(p.graph, p.schedule)), taken)
+        known = [p for p in self.tried() if p.predicted_us < float("inf")]
+        chosen = choose(known, pool, GUESSES, {g: self.shares(g, trials) for g, trials in hopeful.items()})
+        return [(pool[i].graph, pool[i].schedule) for i in chosen]
+
+    def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:
+        """Of each kernel, by name: its part of the time of the best schedule, by the cost model; none where that has
+        no time for it."""
+        schedule = trials[0].schedule if trials else next((p.schedule for p in self.first_points(g)), Schedule())
+        us = kernels_us(self.graphs[g], schedule, self.target) if schedule.kernels else {}
+        total_us = sum(us.values())
+        return [us[name] / total_us for name in sorted(us)] if math.isfinite(total_us) else []
+
+    def pool(self, hopeful: Mapping[str, Sequence[Trial]]) -> list[Point]:
+        """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change
+        from the best, and some two changes away."""
+        points: list[Point] = []
+        farther: list[tuple[str, Schedule]] = []
+        for g, trials in hopeful.items():
+            points += self.first_points(g)
+            if not trials:
+                continue
+            if len(trials[0].schedule.kernels) > 1:
+                points += self.crossed(g, trials)
+            near = self.around(g, [t.schedule for t in self.centres(g, trials)])
+            points += [p for some in near for p in some]
+            farther += [(g, p.schedule) for some in near[:LEADING] for p in some]
+        drawn: dict[str, list[Schedule]] = {}
+        for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
+            drawn.setdefault(g, []).append(s)
+        points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
+        return points
+
+    def crossed(self, g: str, trials: Sequence[Trial]) -> list[Point]:
+        """The best trials with each kernel in turn as other trials have it: for each kernel, the best that differ in
+        it."""
+        others: dict[str, Schedule] = {}
+        for name in trials[0].schedule.kernels:
+            distinct_in = {t.schedule.kernels[name]: t.schedule for t in reversed(trials)}
+            best = sorted(distinct_in.values(), key=lambda s: self.trials[key_of(g, s)].paced_us)
+            others |= {str(s): s for s in best[:BEAM]}
+        best = [t.schedule for t in trials[:LEADING]]
+        return [Point(g, s, us) for us, s in crossings(self.graphs[g], best, [*others.values()], self.target)]
+
+    def centres(self, g: str, trials: Sequence[Trial]) -> list[Trial]:
+        """The best trials, then the best with other block sizes of the dearest kernel: a gain may need two changes."""
+        best = list(trials[:BEAM])
+        if not trials[0].schedule.kernels:
+            return best
+        kernel = dearest_kernel(self.graphs[g], trials[0].schedule, self.target)
+        seen = {t.schedule.kernels[kernel].tiles for t in best}
+        others: list[Trial] = []
+        for t in trials[BEAM:]:
+            tiles = t.schedule.kernels[kernel].tiles
+            if len(others) < BEAM and tiles not in seen:
+                seen.add(tiles)
+                others.append(t)
+        return best + others
+
+    def around(self, g: str, schedules: Sequence[Schedule]) -> list[list[Point]]:
+        """For each of these the schedules one change away."""
+        new = {key: s for s in schedules if (key := key_of(g, s)) not in self.near}
+        for key, near in zip(new, neighbours(self.graphs[g], [*new.values()], self.target), strict=True):
+            self.near[key] = [Point(g, s, us) for us, s in near]
+        return [self.near[key_of(g, s)] for s in schedules]
+
+    def tried(self) -> list[Point]:
+        """The trials, with what the cost model predicts."""
+        new: dict[str, list[Schedule]] = {}
+        for key, t in self.trials.items():
+            if key not in self.predictions:
+                new.setdefault(t.mugraph, []).append(t.schedule)
+        for g, schedules in new.items():
+            self.predictions |= {key_of(g, p.schedule): p.predicted_us for p in self.points(g, schedules)}
+        return [Point(t.mugraph, t.schedule, self.predictions[key], t.paced_us) for key, t in self.trials.items()]

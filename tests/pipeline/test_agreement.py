@@ -1,0 +1,145 @@
+"""Regions compared with PyTorch: what is the same program, and what is another one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mirage_cli.pipeline.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.regions import cut, exported
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("pytorchs", "exact", "same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, -INF], [1.0, -INF], True),
+        ([1.0, -INF], [1.0, INF], False),
+        ([1.0, -INF], [1.0, 0.0], False),
+        ([1.0, 0.0], [1.0, -INF], False),
+        ([1.0, NAN], [1.0, NAN], True),
+        ([1.0, NAN], [1.0, INF], False),
+        ([1.0, INF], [1.0, 1e39], True),  # beyond float32
+        ([NAN, NAN], [NAN, NAN], False),  # says nothing
+    ],
+)
+def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: list[float], same: bool) -> None:
+    assert close(torch.tensor(pytorchs), torch.tensor(exact, dtype=torch.float64)) == same
+
+
+def quantised(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of what was rounded to bfloat16 on the way, where rounding decides one in twenty."""
+    y = (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+    largest = y.float().abs().amax(-1, keepdim=True).clamp(min=1e-10) / 127
+    return torch.round(y.float() / largest).clamp(-128, 127).to(torch.int8), largest
+
+
+def test_what_rounding_on_the_way_may_decide_is_the_same_program() -> None:
+    found = cut(exported(as_module(quantised), (torch.randn(16, 64).bfloat16(), torch.randn(64).bfloat16())))
+    assert found.left == {}
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    given = examples(module)
+    made, sample = module(*given), Sample.of(region, region.program, given, {})
+    (i,) = (i for i, y in enumerate(made) if not y.is_floating_point())
+    y, exact = made[i], sample.exact()[i]
+    assert int((y != exact).sum()) > 2 * DECIDED * y.numel()
+    assert close(y, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
+    assert not close(y, exact, torch.float32, sample.moved(i, torch.float32))
+    assert not close(y.int() + 1, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
+
+
+def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:
+    model = as_module(lambda x, y: nn.functional.binary_cross_entropy(x, y))
+    found = cut(exported(model, (torch.rand(5, 3), torch.rand(5, 3))))
+    assert found.left == {} and len(found.regions) == 1
+    assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), "fractions").min()) > 0.05
+
+
+@pytest.mark.parametrize(("places", "doubt"), [(0, False), (1, True), (64, True), (65, False)])
+def test_rounding_decides_what_is_a_number_at_a_few_places(places: int, doubt: bool) -> None:
+    exact = torch.ones(4096, dtype=torch.float64)
+    exact[:places] = NAN
+    assert int(in_doubt(torch.ones(4096), exact).sum()) == (places if doubt else 0)
+
+
+def test_a_root_of_what_cancels_is_compared_between_0_and_1() -> None:
+    """Of normal numbers, rounding in bfloat16 decides the sign below the root at some places."""
+    model = as_module(lambda v, g: torch.sqrt(1.1 * v + 1.3 * g))
+    inputs = torch.randn(64, 128, dtype=torch.bfloat16), torch.randn(64, 128, dtype=torch.bfloat16)
+    found = cut(exported(model, inputs))
+    assert found.left == {} and len(found.regions) == 1
+
+
+def test_roots_between_products_that_overflow_are_compared_on_small_numbers_above_0() -> None:
+    """Of normal numbers half of the variances are negative, and of those between 0 and 1 sums overflow float16."""
+    layers = nn.Sequential(nn.Linear(768, 4096), nn.BatchNorm1d(4096), nn.Linear(4096, 64)).half().eval()
+    with torch.no_grad():
+        found = cut(exported(layers, (torch.randn(4, 768).half(),)))
+    assert found.left == {} and found.regions
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda v, g: torch.sqrt(1.1 * v + 2.6 * g) + torch.relu(v), id="another root"),
+        pytest.param(lambda v, g: torch.sqrt(1.1 * v + 1.3 * g) + v, id="the same between 0 and 1"),
+    ],
+)
+def test_what_differs_beside_a_root_of_what_cancels_is_refused(other: Any) -> None:
+    model = as_module(lambda v, g: torch.sqrt(1.1 * v + 1.3 * g) + torch.relu(v))
+    inputs = torch.randn(64, 128, dtype=torch.bfloat16), torch.randn(64, 128, dtype=torch.bfloat16)
+    found = cut(exported(model, inputs))
+    (region,) = found.regions
+    (wrong,) = cut(exported(as_module(other), inputs)).regions
+    module = found.model.get_submodule(region.module)
+    assert agrees(module, region) and not agrees(module, wrong)
+
+
+def chosen_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """What is beyond float16 is multiplied by 0 in most rows."""
+    return torch.where(x[:, 1] > 1, x[:, 1], (x @ w).square().sum(-1) * (x[:, 0] > 1))
+
+
+def test_what_goes_beyond_its_type_on_the_way_to_some_results_is_compared_on_small_numbers() -> None:
+    given = torch.randn(64, 8192).half(), torch.randn(8192, 64).half()
+    found = cut(exported(as_module(chosen_rows), given))
+    assert found.left == {}
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    made, (exact,) = module(*examples(module)), Sample.of(region, region.program, examples(module), {}).exact()
+    assert overflows(made, exact) and not overflows(exact.half(), exact)
+
+
+def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones() -> None:
+    model = as_module(lambda x, w: (x @ w).square().sum(-1))
+    given = (torch.randn(2, 8192).half(), torch.randn(8192, 64).half())
+    assert model(*given).isinf().all()
+    found = cut(exported(model, given))
+    assert found.left == {} and len(found.regions) == 1
+
+
+def test_what_rounding_moves_as_far_as_it_is_off_is_compared_on_other_numbers() -> None:
+    """1 / (1.1 v + 1.3 g), near 0: of numbers above 0 it never is, and there another program is refused."""
+    given = torch.randn(64, 128).half(), torch.randn(64, 128).half()
+    found = cut(exported(as_module(lambda v, g: 1 / (1.1 * v + 1.3 * g)), given))
+    assert found.left == {}
+    (region,) = found.regions
+    (wrong,) = cut(exported(as_module(lambda v, g: 1.1 / (1.1 * v + 1.3 * g)), given)).regions
+    module = found.model.get_submodule(region.module)
+    made, (exact,) = module(*examples(module)), Sample.of(region, region.program, examples(module), {}).exact()
+    assert not close(made, exact, torch.float16) and agrees(module, region) and not agrees(module, wrong)
+
+
+def test_what_makes_no_numbers_is_not_compared() -> None:
+    model = as_module(lambda x: torch.log(-x.abs() - 1) * 2)
+    (why,) = cut(exported(model, (torch.randn(5, 3),))).left.values()
+    assert why == "of random data PyTorch makes no numbers that rounding leaves to be compared"
