@@ -16,6 +16,8 @@ from mirage_cli.store.results import Result, Unfinished
 
 FIRST = 0.4
 """The part of a budget that programs have alike."""
+FIRST_LEAST_S = 3.0
+"""Of tuning at first, where more follows for those that may still gain: forty schedules or so."""
 SEARCHING = 0.25
 """The part that each search may take, of several: they run side by side, and what one has not found is not looked for
 again."""
@@ -26,11 +28,13 @@ def optimize_together(
 ) -> list[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
-    calls: of each program, in a call of the model. budget_s: for all of them. least_s: for each, whatever the budget
-    is. What the database answers is tuned no further.
+    calls: of each program, in a call of the model. budget_s: for all of them. least_s: for each, where the budget
+    has not that much for all. What the database answers is tuned no further.
     """
     count = len(programs)
-    first_s = max((FIRST if session.measures and count > 1 else 1.0) * budget_s / max(count, 1), least_s)
+    each_s = budget_s / max(count, 1)
+    in_two = session.measures and count > 1
+    first_s = max(FIRST * each_s, FIRST_LEAST_S if each_s >= least_s else least_s) if in_two else max(each_s, least_s)
     start = time.monotonic()
     session.allow(first_s, max(SEARCHING * budget_s, first_s) if count > 1 else None)
     found = list(optimize(session, programs))

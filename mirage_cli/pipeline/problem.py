@@ -42,7 +42,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
-    return Problem(inputs, outputs, source, seed, cut, lies, called, program.arguments, largest)
+    return Problem(inputs, outputs, source, seed, cut, lies, called, program.arguments, largest, program.dtype)
 
 
 def problems_at_other_sizes(program: Program, seed: int) -> tuple[tuple[Problem, int], ...]:

@@ -1,8 +1,12 @@
 """The memory order of what kernels store.
 
-An output lies as it is declared. Another value lies in program order, but where the elements of a block would lie
-apart, a few in each line of memory: where the last axis is a batch axis of a product on the matrix units that makes or
-reads the value, or where the value is read at one position of that axis. Those axes come first then.
+An output lies as it is declared. Another value lies in program order. There are two exceptions, where the elements of a
+block would lie apart, a few in each line of memory:
+
+* The value is multiplied by an input. The axes over which the product sums lie in the order of the input then, since a
+  block of one is read beside a block of the other.
+* The last axis is a batch axis of a product on the matrix units that makes or reads the value, or the value is read at
+  one position of that axis. Those axes come first then.
 """
 
 from __future__ import annotations
@@ -14,19 +18,23 @@ from mirage_cli.algebra.decompose import Decomposition, Node
 from mirage_cli.ir.access import dims_of, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
-from mirage_cli.search.expand import sort_axes
+from mirage_cli.search.expand import axes_of, sort_axes
 
 
 def memory_orders(d: Decomposition) -> dict[Form, tuple[str, ...]]:
     """Of the classes that do not lie in program order."""
     batches: dict[Form, list[frozenset[str]]] = {}
+    beside: dict[Form, tuple[str, ...]] = {}
     for form, nodes in d.nodes.items():
         for node in nodes:
             apart = [(f, axes) for axes in batch_axes(node) for f in {form, *node.children}]
             for f, axes in (*apart, *moved_axes(node, batches.get(form, ()))):
                 if not d.is_input(f) and axes & f.dims:
                     batches.setdefault(f, []).append(axes & f.dims)
-    found = ((f, _order(sort_axes(d, f.dims), several)) for f, several in batches.items())
+            for f, axes in summed_axes(d, node):
+                beside.setdefault(f, axes)
+    plain = {f: _like(sort_axes(d, f.dims), beside.get(f, ())) for f in (*batches, *beside)}
+    found = ((f, _order(axes, batches.get(f, []))) for f, axes in plain.items())
     orders = {f: order for f, order in found if order != sort_axes(d, f.dims)}
     outputs = zip(d.program.places(), d.outputs, strict=True)
     declared = [(f, t.dims) for (t, whole, _), f in outputs if t is whole and frozenset(t.dims) == f.dims]
@@ -56,6 +64,16 @@ def batch_axes(node: Node) -> Iterator[frozenset[str]]:
         made.append(dims)
 
 
+def summed_axes(d: Decomposition, node: Node) -> Iterator[tuple[Form, tuple[str, ...]]]:
+    """The classes that the node reads beside an input, with the axes over which a product of the node sums and which
+    both have, as they lie in the input."""
+    for s in node.steps:
+        if OPS[s.op].kind == "contraction":
+            for read in filter(d.is_input, node.children):
+                axes = tuple(a for a in axes_of(d, read) if a in s.axes)
+                yield from ((f, tuple(a for a in axes if a in f.dims)) for f in node.children if not d.is_input(f))
+
+
 def moved_axes(node: Node, batches: Iterable[frozenset[str]]) -> Iterator[tuple[Form, frozenset[str]]]:
     """The classes that the node reads elsewhere, with the axes of which it reads one position, and those that become
     these batch axes."""
@@ -66,6 +84,12 @@ def moved_axes(node: Node, batches: Iterable[frozenset[str]]) -> Iterator[tuple[
                 yield f, frozenset(a for a, i in names.items() if not i.dims)
                 read = dict(zip(f.dims, read_by((*f.dims,), names), strict=True))
                 yield from ((f, frozenset(a for a, i in read.items() if i.axis in axes)) for axes in batches)
+
+
+def _like(axes: tuple[str, ...], some: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes, where some of them are in this order."""
+    in_turn = iter(some)
+    return tuple(next(in_turn) if a in some else a for a in axes)
 
 
 def _order(axes: tuple[str, ...], batches: list[frozenset[str]]) -> tuple[str, ...]:

@@ -91,6 +91,7 @@ class Problem:
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
     largest: elements of the largest value that the reference makes on its way.
+    precision: the type that the program computes in, whatever its inputs are.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -102,6 +103,7 @@ class Problem:
     called: str = "reference"
     arguments: tuple[int, ...] = ()
     largest: int = 0
+    precision: str = "float32"
 
     @property
     def elements(self) -> int:

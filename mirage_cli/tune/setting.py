@@ -112,12 +112,14 @@ class Case:
     def rounded(
         self, piece: yardstick.Piece, dtype: torch.dtype | None, seed: int, times: float | None = None
     ) -> Tensors:
-        """The same with rounding. Of numbers, `known` has the errors; decisions are compared with the outputs."""
+        """The same with rounding. Of numbers, `known` has the errors. Decisions are compared with the outputs; what is
+        evaluated for some positions alone serves one candidate.
+        """
 
         def made() -> Tensors:
             return self.reference.rounded(self.inputs, piece, dtype, seed, times)
 
-        if times is not None:
+        if times is not None and not isinstance(piece.positions, tuple):
             return self.held(("rounded", piece, dtype, seed, times), False, made)
         self.before()
         return made()
@@ -360,7 +362,7 @@ class Setting:
         """The problem's program in PyTorch."""
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
         module = load_module(self.problem.reference_source, self.directory)
-        precision = next((x.dtype for x in self.drawn[0] if x.is_floating_point()), torch.float32)
+        precision: torch.dtype = getattr(torch, self.problem.precision)
         return yardstick.Reference(module.reference, getattr(module, "stepwise", module.reference), precision)
 
 

@@ -8,7 +8,8 @@ the least and the largest that evaluations in float64 come to whose every result
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,16 +19,17 @@ BITS = 32
 device."""
 NEAR = 1 / 8
 """What rounding decides is known well enough to tell something where it differs by less, as a part of the number."""
-EVALUATIONS = 64
-"""With moved results, at most, of each kind. One decides an element as a kernel does that rounds, and float64 does not,
-with a probability of about 3/8: it moves results by four times the kernel's error, to either side."""
+ROUNDS = (range(2), range(2, 8), range(8, 16), range(16, 32), range(32, 64))
+"""The seeds of evaluations with moved results, at most. One decides an element as a kernel does that rounds, and
+float64 does not, with a probability of about 3/8: it moves results by four times the kernel's error, to either side.
+Behind each round, the elements are left alone that rounding explains."""
 FEW = 8
 """After so many, half of what differs is explained, if it is rounding."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """Some elements of an output, beside float64's.
+    """An output, beside float64's.
 
     count: of elements. differing: of these, from float64's. told: those that equal float64's, or about which rounding
     leaves little open. wrong: those that no rounding explains. first: the place of the first of these, its value,
@@ -40,12 +42,11 @@ class Decided:
     wrong: int
     first: tuple[tuple[int, ...], float, float, float, float] | None
 
-    def in_words(self, output: str, axis: int, start: int) -> str | None:
-        """The first that is wrong, if one is. start: of these elements in the output, along an axis."""
+    def in_words(self, output: str) -> str | None:
+        """The first that is wrong, if one is."""
         if self.first is None:
             return None
         at, value, expected, least, most = self.first
-        at = tuple(p + start * (d == axis) for d, p in enumerate(at))
         more = f" and {self.wrong - 1} more places" if self.wrong > 1 else ""
         open_to = f", and rounding gives {_text(least)} to {_text(most)}" if least < most else ""
         return f"{output} is {_text(value)} at {at}{more}, where float64 has {_text(expected)}{open_to}"
@@ -69,26 +70,88 @@ def held(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(known, x.where(known, 0.0).long().to(dtype).double(), torch.nan)
 
 
+class Decisions:
+    """The elements of an output that differ from float64's, and between what rounding puts them.
+
+    shape: of the output. axis: along which it is given in pieces. dtype: its type.
+    """
+
+    def __init__(self, shape: Sequence[int], axis: int, dtype: torch.dtype) -> None:
+        self.shape, self.dtype = tuple(shape), dtype
+        self.length = shape[axis] if shape else 1
+        self.inner = math.prod(shape[axis + 1 :])
+        self.count = self.known = 0
+        self.at = torch.zeros(0, dtype=torch.long)
+        self.mine, self.want = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
+        self.least, self.most = self.want, self.want
+
+    def add(self, y: torch.Tensor, ref: torch.Tensor, positions: Sequence[int] | None = None) -> None:
+        """Adds what the output has at these positions of the axis, which follow each other, beside float64's."""
+        want, got = held(ref, self.dtype).flatten(), y.double().flatten()
+        known = ~want.isnan()
+        at = (known & (got != want)).nonzero()[:, 0]
+        here = got[at], want[at], want[at], want[at]
+        if positions is not None:
+            outer, rest = at // (len(positions) * self.inner), at % (len(positions) * self.inner)
+            at = outer * (self.length * self.inner) + rest + positions[0] * self.inner
+        before = self.at, self.mine, self.want, self.least, self.most
+        joined = [torch.cat([a.to(b.device), b]) for a, b in zip(before, (at, *here), strict=True)]
+        self.at, self.mine, self.want, self.least, self.most = joined
+        self.count += y.numel()
+        self.known += int(known.sum())
+
+    def look(self, x: torch.Tensor, positions: Sequence[int] | None = None) -> None:
+        """Takes an evaluation into account, of all the output or of these positions of the axis, which ascend."""
+        some, at = self._at(positions)
+        here = held(x, self.dtype).flatten()[at]
+        self.least[some] = torch.minimum(self.least[some], here.nan_to_num(-torch.inf))
+        self.most[some] = torch.maximum(self.most[some], here.nan_to_num(torch.inf))
+
+    def _at(self, positions: Sequence[int] | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of the elements are at these positions, and where in a tensor of these alone."""
+        if positions is None:
+            return torch.arange(len(self.at), device=self.at.device), self.at
+        given = torch.tensor(positions, device=self.at.device)
+        row = self.at // self.inner
+        place = torch.searchsorted(given, row % self.length).clamp_max(len(positions) - 1)
+        some = (given[place] == row % self.length).nonzero()[:, 0]
+        outer, inner = row[some] // self.length, self.at[some] % self.inner
+        return some, (outer * len(positions) + place[some]) * self.inner + inner
+
+    @property
+    def explained(self) -> torch.Tensor:
+        """Of the elements that differ, whether rounding explains each. Where an evaluation is undefined, anything is
+        right."""
+        inside = (self.least <= self.mine) & (self.mine <= self.most)
+        return inside | (self.mine.isnan() & (self.most - self.least == torch.inf))
+
+    def open(self, positions: Sequence[int] | None = None) -> int:
+        """How many elements, at these positions of the axis, are not explained."""
+        return int((~self.explained[self._at(positions)[0]]).sum())
+
+    def open_positions(self) -> list[int]:
+        """Where on the axis such elements are, ascending."""
+        return (self.at[~self.explained] // self.inner % self.length).unique().tolist()
+
+    def decided(self) -> Decided:
+        inside = self.explained
+        near = int((self.most - self.least <= NEAR * self.want.abs()).sum())
+        wrong, first = int((~inside).sum()), None
+        if wrong:
+            i = int((~inside).nonzero()[0, 0])
+            place = tuple(int(p) for p in torch.unravel_index(self.at[i], self.shape))
+            first = place, float(self.mine[i]), float(self.want[i]), float(self.least[i]), float(self.most[i])
+        return Decided(self.count, len(self.at), self.known - len(self.at) + near, wrong, first)
+
+
 def decided(y: torch.Tensor, ref: torch.Tensor, others: Iterable[torch.Tensor]) -> Decided:
     """ref: the output in float64. others: eager's, and evaluations with moved results, asked for as long as they are
-    needed. Where one of them is undefined, anything is right."""
-    want, got = held(ref, y.dtype).flatten(), y.double().flatten()
-    known = ~want.isnan()
-    at = (known & (got != want)).nonzero()[:, 0]
-    mine, least, most = got[at], want[at], want[at]
-    inside = torch.zeros_like(mine, dtype=torch.bool)
-    for i, x in enumerate(others if at.numel() else ()):
-        here = held(x, y.dtype).flatten()[at]
-        least, most = torch.minimum(least, here.nan_to_num(-torch.inf)), torch.maximum(most, here.nan_to_num(torch.inf))
-        inside = ((least <= mine) & (mine <= most)) | (mine.isnan() & (most - least == torch.inf))
-        open_ones = int((~inside).sum())
-        if not open_ones or (i >= FEW and 2 * open_ones > at.numel()):
+    needed."""
+    found = Decisions(y.shape, 0, y.dtype)
+    found.add(y, ref)
+    for i, x in enumerate(others if len(found.at) else ()):
+        found.look(x)
+        open_ones = found.open()
+        if not open_ones or (i >= FEW and 2 * open_ones > len(found.at)):
             break
-    near = int((most - least <= NEAR * want[at].abs()).sum())
-    count, wrong = int(known.sum()), int((~inside).sum())
-    first = None
-    if wrong:
-        i = int((~inside).nonzero()[0, 0])
-        place = tuple(int(p) for p in torch.unravel_index(at[i], y.shape))
-        first = place, float(mine[i]), float(want[at[i]]), float(least[i]), float(most[i])
-    return Decided(y.numel(), at.numel(), count - at.numel() + near, wrong, first)
+    return found.decided()

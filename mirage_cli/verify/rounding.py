@@ -109,7 +109,7 @@ class MoveEveryResult(RoundEveryResult):
     def __init__(self, dtype: torch.dtype, summing: bool, seed: int, times: float) -> None:
         super().__init__(dtype, summing, seed)
         self.bits = 1 - round(math.log2(self.unit))
-        self.unit *= max(1.0, times)
+        self.unit *= times
         self.most = self.unit * (2**SUM_BITS if summing else 1)
 
     def rounded(self, result: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any  # what a function returns: a tensor, several, or nothing
 
 import torch
 
-from mirage_cli.verify.decided import EVALUATIONS, Decided, decided, decides
+from mirage_cli.verify.decided import ROUNDS, Decisions, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
 from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.rows import row_axis
@@ -45,11 +45,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some positions of a cut; without one, all of the problem."""
+    """Some positions of a cut, which ascend; without one, all of the problem."""
 
     cut: Cut | None = None
-    start: int = 0
-    length: int = 0
+    positions: range | tuple[int, ...] | None = None
 
     def inputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Of all the inputs, what belongs to this piece."""
@@ -61,14 +60,34 @@ class Piece:
         return self.of(y, self.cut.outputs[i] if self.cut else None)
 
     def of(self, x: torch.Tensor, axis: int | None) -> torch.Tensor:
-        return x if axis is None else x.narrow(axis, self.start, self.length)
+        if axis is None or self.positions is None:
+            return x
+        if isinstance(self.positions, range):
+            return x.narrow(axis, self.positions.start, len(self.positions))
+        return x.index_select(axis, torch.tensor(self.positions, device=x.device))
 
 
 def pieces_of(cut: Cut | None) -> list[Piece]:
     """Pieces of about `PIECE_BYTES`; one, the whole, where all is no more or there is no cut."""
-    if cut is None or (step := max(1, PIECE_BYTES // cut.position_bytes)) >= cut.length:
+    if cut is None or (step := step_of(cut)) >= cut.length:
         return [Piece()]
-    return [Piece(cut, at, min(step, cut.length - at)) for at in range(0, cut.length, step)]
+    return [Piece(cut, range(at, min(at + step, cut.length))) for at in range(0, cut.length, step)]
+
+
+def pieces_with(positions: Sequence[int], pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces that hold these positions: of the given ones, or of these positions alone where they are fewer than
+    half."""
+    cut = pieces[0].cut
+    if cut is None:
+        return [*pieces] if positions else []
+    if 2 * len(positions) > cut.length:
+        return [*pieces]
+    return [Piece(cut, tuple(positions[at : at + step_of(cut)])) for at in range(0, len(positions), step_of(cut))]
+
+
+def step_of(cut: Cut) -> int:
+    """The positions of a piece."""
+    return max(1, PIECE_BYTES // cut.position_bytes)
 
 
 # -- judgement
@@ -232,21 +251,33 @@ def judge_decisions(
 ) -> Judgement:
     """Of output number i, whose elements are decisions. Errors are the part of the elements that differ from float64's;
     allowed are those that rounding may decide so."""
-    parts: list[Decided] = []
-    eager_differs = 0
-    wrong: str | None = None
+    axis = pieces[0].cut.outputs[i] if pieces[0].cut else 0
+    mine, theirs = (Decisions(y.shape, axis, y.dtype) for _ in range(2))
     for piece in pieces:
-        theirs, ref = piece.output(eager, i).double(), exact(piece)[i]
-        ways = itertools.product(range(EVALUATIONS), (tolerance, 0.0), (None, torch.float32))
-        others = (rounded(piece, dtype, seed, times)[i] for seed, times, dtype in ways)
-        part = decided(piece.output(y, i), ref, itertools.chain([theirs], others))
-        parts.append(part)
-        eager_differs += decided(theirs.to(y.dtype), ref, ()).differing
-        wrong = wrong or part.in_words(f"output {i}", piece.cut.outputs[i] if piece.cut else 0, piece.start)
-    count = max(1, sum(p.count for p in parts))
-    differing, beyond, told = (sum(getattr(p, n) for p in parts) for n in ("differing", "wrong", "told"))
-    error, eagers, allowed = (Error(n / count, n / count) for n in (differing, eager_differs, differing - beyond))
-    return Judgement(name, error, eagers, allowed, wrong, 0, 2 * told >= count)
+        ref, by_eager = exact(piece)[i], piece.output(eager, i)
+        mine.add(piece.output(y, i), ref, piece.positions)
+        mine.look(by_eager.double(), piece.positions)
+        theirs.add(by_eager.to(y.dtype), ref, piece.positions)
+    for seeds in ROUNDS:
+        for piece in pieces_with(mine.open_positions(), pieces):
+            for seed, times, dtype in ways(seeds, max(1.0, tolerance)):
+                if not mine.open(piece.positions):
+                    break
+                mine.look(rounded(piece, dtype, seed, times)[i], piece.positions)
+        if 2 * mine.open() > len(mine.at):
+            break
+    found, count = mine.decided(), max(1, mine.count)
+    parts = (found.differing, len(theirs.at), found.differing - found.wrong)
+    error, eagers, allowed = (Error(n / count, n / count) for n in parts)
+    return Judgement(name, error, eagers, allowed, found.in_words(f"output {i}"), 0, 2 * found.told >= count)
+
+
+def ways(seeds: range, tolerance: float) -> Iterator[tuple[int, float, torch.dtype | None]]:
+    """The evaluations with these seeds: the seed, how many times as much as rounding it moves results, and of which
+    type (None: of eager's). Some round to equal numbers; in the second round, where many elements are open still, none.
+    """
+    several = (tolerance,) if seeds == ROUNDS[1] else (tolerance, 0.0)
+    return itertools.product(seeds, several, (None, torch.float32))
 
 
 UNTOLD = "rounding decides most of an output on every distribution: nothing was compared"
@@ -444,8 +475,8 @@ class _Output:
     def in_words(self, piece: Piece, y: torch.Tensor, ref: torch.Tensor, bad: torch.Tensor) -> str:
         at = [int(i) for i in bad.nonzero()[0]]
         value, expected = y[tuple(at)].item(), ref[tuple(at)].item()
-        if piece.cut:
-            at[piece.cut.outputs[self.i]] += piece.start
+        if piece.cut and piece.positions:
+            at[piece.cut.outputs[self.i]] += piece.positions[0]
         return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
 
 

@@ -53,6 +53,17 @@ def result(us: float, stopped: str = "budget", cached: bool = False) -> Any:
     return made
 
 
+@pytest.mark.parametrize(("budget_s", "first_s"), [(120.0, 8.0), (51.0, 3.4), (36.0, 3.0), (29.0, 5.0), (8.0, 5.0)])
+def test_the_first_part_is_short_where_more_follows(
+    budget_s: float, first_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+    session: Any = SimpleNamespace(measures=True, target=None, allow=lambda s, _: allowed.append(s))
+    monkeypatch.setattr(budgets, "optimize", lambda _, programs: [None for _ in programs])
+    optimize_together(session, [("", "")] * 6, [1] * 6, budget_s, 5.0)  # type: ignore[list-item]
+    assert allowed == pytest.approx([first_s])
+
+
 def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention in 32 layers is 9 µs above its floor, and the vocabulary, once, 9 too; a norm is at its floor."""
     us = {"attention": 19.0, "vocabulary": 230.0, "norm": 10.0, "known": 50.0, "tried": 50.0, "failed": 0.0}

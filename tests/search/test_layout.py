@@ -60,6 +60,20 @@ outputs:
             {"P": ("d", "i", "h")},
             id="one of which one position is read comes first",
         ),
+        pytest.param(
+            """\
+  X: [i, c]
+  V: [c, h, d]
+  W: [j, d, h]
+program: |
+  A = sigmoid(dot(X, V, c))
+  O = dot(A, W, h, d)
+outputs:
+  O: [i, j]
+""",
+            {"A": ("i", "d", "h")},
+            id="those that a product sums over lie as in the input beside them",
+        ),
     ],
 )
 def test_memory_order_of_buffers(rest: str, expected: dict[str, tuple[str, ...]]) -> None:

@@ -14,7 +14,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.decided import decided, held
 from mirage_cli.verify.numeric import NumericVerdict, judge
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import UNTOLD, Cut, judge_outputs
+from mirage_cli.verify.yardstick import UNTOLD, Cut, Piece, judge_outputs
 
 Tensors = list[torch.Tensor]
 
@@ -177,10 +177,10 @@ def some(y: Sequence[int], ref: Sequence[float], *others: Sequence[float], dtype
 def test_an_element_lies_between_what_evaluations_come_to() -> None:
     found = some([1, 5, 9], [1, 4, 9], [1, 4, 7], [1, 6, 9])
     assert (found.count, found.differing, found.told, found.wrong) == (3, 1, 2, 0)
-    assert found.in_words("output 0", 0, 0) is None
+    assert found.in_words("output 0") is None
     found = some([1, 5, 8], [1, 4, 9], [1, 6, 9])
     assert (found.differing, found.wrong) == (2, 1)
-    assert found.in_words("output 0", 0, 10) == "output 0 is 8 at (12,), where float64 has 9"
+    assert found.in_words("output 0") == "output 0 is 8 at (2,), where float64 has 9"
     found = some([100, 105], [101, 104], [99, 104], [101, 104])
     assert (found.differing, found.told, found.wrong) == (2, 2, 1)
 
@@ -211,14 +211,14 @@ def test_numbers_are_held_as_a_type_holds_them() -> None:
 def test_float8_is_told_in_words() -> None:
     y, ref, rounded = (torch.tensor([x], dtype=torch.float64) for x in (0.125, 0.3, 0.26))
     found = decided(y.to(torch.float8_e4m3fn), ref, [rounded])
-    assert found.in_words("output 0", 0, 0) == (
+    assert found.in_words("output 0") == (
         "output 0 is 0.125 at (0,), where float64 has 0.3125, and rounding gives 0.25 to 0.3125"
     )
 
 
 def test_an_output_without_axes_and_in_pieces() -> None:
     found = decided(torch.tensor(3), torch.tensor(4.0).double(), ())
-    assert found.in_words("output 0", 0, 0) == "output 0 is 3 at (), where float64 has 4"
+    assert found.in_words("output 0") == "output 0 is 3 at (), where float64 has 4"
     ref = torch.arange(4096.0, dtype=torch.float64).reshape(64, 64)
     wrong = ref.int()
     wrong[63, 1] += 1
@@ -226,3 +226,25 @@ def test_an_output_without_axes_and_in_pieces() -> None:
     judged = judge_outputs("normal", [wrong], lambda piece: [piece.of(ref, 0)], [ref.int()],
                            lambda piece, *_: [piece.of(ref, 0)], 4, False, cut=cut)  # fmt: skip
     assert judged.problem == "output 0 is 4034 at (63, 1), where float64 has 4033"
+
+
+def test_what_is_open_is_evaluated_at_its_positions_alone() -> None:
+    """Of 64 rows, three differ; rounding explains two of them at once, and the third never."""
+    ref = torch.zeros(2, 64, 5, dtype=torch.float64)
+    y = ref.int()
+    for row in (3, 40, 41):
+        y[1, row, 2] = 1
+    asked: list[tuple[int, ...]] = []
+
+    def rounded(piece: Piece, *_: object) -> Tensors:
+        assert isinstance(piece.positions, tuple)
+        asked.append(piece.positions)
+        moved = ref.clone()
+        moved[1, 3, 2] = moved[1, 41, 2] = 1
+        return [piece.of(moved, 1)]
+
+    cut = Cut((1,), (1,), 64, 1 << 25)
+    judged = judge_outputs("normal", [y], lambda piece: [piece.of(ref, 1)], [ref.int()], rounded, 4, False, cut=cut)
+    assert judged.problem == "output 0 is 1 at (1, 40, 2), where float64 has 0"
+    assert asked[0] == (3, 40, 41) and set(asked[1:]) == {(3, 40, 41), (40,)} and asked[-1] == (40,)
+    assert len(asked) == 64 * 4 - 6 * 2

@@ -560,7 +560,7 @@ def test_judging_in_pieces_finds_the_same_errors(name: str, monkeypatch: pytest.
     (y,) = kernel(p)(inputs)
     monkeypatch.setattr(yardstick, "PIECE_BYTES", cut.position_bytes * max(1, cut.length // 3))
     pieces = pieces_of(cut)
-    assert len(pieces) >= 2 and sum(piece.length for piece in pieces) == cut.length
+    assert len(pieces) >= 2 and sum(len(piece.positions) for piece in pieces) == cut.length
 
     def exact(piece: Piece) -> tuple[torch.Tensor, ...]:
         return reference64(p, piece.inputs(inputs)) if piece.cut is None else as_tuple(eager(*wide(piece)))
@@ -610,7 +610,7 @@ def test_rows_that_are_cut_are_measured_whole() -> None:
     y[3], y[20] = y[3] + 0.5, math.inf
     cut = Cut((0,), (0,), 40, PIECE_BYTES // 4)
     pieces = pieces_of(cut)
-    assert [piece.length for piece in pieces] == [4] * 10
+    assert [len(piece.positions) for piece in pieces] == [4] * 10
     exact = lambda piece: [piece.of(ref, 0 if piece.cut else None)]  # noqa: E731
     assert error_of(y, 0, exact, pieces).row == math.inf
     y[20] = ref[20]
