@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.access_text import parse_index
-from mirage_cli.ir.extended import Extended
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, tables_of
+from mirage_cli.ir.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT
 
 MOST_PARTS = 4
@@ -41,10 +41,8 @@ def by_parts(program: Program) -> Program | None:
     eqns = tuple(made for e in program.eqns for made in found.of(e))
     if len(found.dims) == len(program.dims) and eqns == program.eqns:
         return None
-    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns)
-    needed = {e.out for e in whole.only(t.name for t in program.outputs).eqns}
-    internals = (program.internals | found.sums) & needed
-    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed), internals=internals)
+    made = found.program_of(eqns)
+    return replace(made, internals=(program.internals | found.sums) & {e.out for e in made.eqns})
 
 
 def in_parts(program: Program) -> Program:
@@ -56,14 +54,12 @@ class _MixedError(Exception):
     """A value that is no value of its own along a part of an axis."""
 
 
-class _Parts(Extended):
-    """fixed: axes that stay as they are. sums: reductions over parts, and parts of what is internal, which no type of
-    the program's has to hold."""
+class _Parts(Rewriter):
+    """sums: reductions over parts, and parts of what is internal, which no type of the program's has to hold."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.sums = frozenset[str]()
-        self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
 
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
         """The equation, or those that it takes in parts."""
@@ -152,10 +148,8 @@ class _Parts(Extended):
         return sorted(found)
 
     def add(self, eqns: list[Eqn], op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
-        made = equation(self.name("part"), op, args, axes, self.known, self.dims)
-        self.known[made.out] = made
-        eqns.append(made)
-        return made.out
+        eqns.append(self.define(self.name("part"), op, args, axes))
+        return eqns[-1].out
 
 
 @dataclass

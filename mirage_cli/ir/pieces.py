@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mirage_cli.ir.access import index
-from mirage_cli.ir.extended import Extended
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, Tensor, equation
+from mirage_cli.ir.program import Eqn, Program, Tensor
+from mirage_cli.ir.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT, next_power_of_two
 
 LEAST_ROOM = 1.5
@@ -48,7 +48,7 @@ def _summed_again(program: Program) -> set[str]:
     return found
 
 
-class _Pieces(Extended):
+class _Pieces(Rewriter):
     """made: pieces of values, by value and axis of the piece. whole: the pieces of axes that have some. again: values
     that are summed again."""
 
@@ -85,12 +85,8 @@ class _Pieces(Extended):
             for value in e.values:
                 if (value, piece) not in self.made:
                     self.made[value, piece] = name = self.name(f"{value}_{piece}")
-                    yield self.add(name, "rename", (value,), (axis, str(at)))
+                    yield self.define(name, "rename", (value,), (axis, str(at)))
                 args.append(self.made[value, piece])
             sums.append(self.name(f"{e.out}_{piece}"))
-            yield self.add(sums[-1], e.op, tuple(args), tuple(piece if a == axis else a for a in e.axes))
-        yield self.add(e.out, "add", tuple(sums), ())
-
-    def add(self, out: str, op: str, args: tuple[str, ...], axes: tuple[str, ...]) -> Eqn:
-        self.known[out] = made = equation(out, op, args, axes, self.known, self.dims)
-        return made
+            yield self.define(sums[-1], e.op, tuple(args), tuple(piece if a == axis else a for a in e.axes))
+        yield self.define(e.out, "add", tuple(sums), ())

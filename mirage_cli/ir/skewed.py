@@ -9,13 +9,12 @@ the relative positions of Transformer-XL and DeBERTa computed from products with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from mirage_cli.ir.access import Index, index
-from mirage_cli.ir.extended import Extended
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, equation
+from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.rewriter import Rewriter
 
 MOST_WORK = 4
 """How many times as many products there may be with all rows as with those that are read for one position."""
@@ -25,18 +24,10 @@ def skewed(program: Program) -> Program | None:
     """A lowered program with such products read afterwards; None where there is none."""
     found = _Skewed(program)
     eqns = tuple(made for e in program.eqns for made in found.of(e))
-    if len(eqns) == len(program.eqns):
-        return None
-    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns)
-    needed = {e.out for e in whole.only(t.name for t in program.outputs).eqns}
-    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed))
+    return found.program_of(eqns) if len(eqns) > len(program.eqns) else None
 
 
-class _Skewed(Extended):
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
-
+class _Skewed(Rewriter):
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
         """The equation, or those that take its place."""
         made = (e,)
@@ -72,11 +63,9 @@ class _Skewed(Extended):
         (rows,) = known.values
         if names:
             rows = self.name(f"{read}_{row}")
-            yield self.add(rows, known.op, known.values, tuple(text for a, j in names.items() for text in (a, str(j))))
+            yield self.define(
+                rows, known.op, known.values, tuple(text for a, j in names.items() for text in (a, str(j)))
+            )
         product = self.name(f"{e.out}_{row}")
-        yield self.add(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
-        yield self.add(e.out, known.op, (product,), (row, str(i)))
-
-    def add(self, out: str, op: str, args: tuple[str, ...], axes: tuple[str, ...]) -> Eqn:
-        self.known[out] = made = equation(out, op, args, axes, self.known, self.dims)
-        return made
+        yield self.define(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
+        yield self.define(e.out, known.op, (product,), (row, str(i)))
