@@ -153,22 +153,13 @@ def run_mugraph(
     """
     tensors = graph.tensors()
     parts = program.parts if program else ()
-    given = {t.name: t for t in program.inputs} if program else {}
-    front = Front.of(inputs.values())
     memories: dict[str, Memory] = {}
-    contents = Contents(graph, memories)
-    for t in graph.inputs:
-        if t.name in inputs:
-            x, own = inputs[t.name], given.get(t.name, t)
-            found = _found(x, own, t, graph, semantics, front)
-            memories[t.name] = memory = semantics.input(t.name, found, (*front.dims, *t.dims))
-            memory.changes = t.name in graph.changed
-            layout = REMEMBERED.number((own, t, graph.merged, *graph.sizes.items()))
-            known = ("content", layout, id(x))  # the same for all μGraphs
-            contents.known[t.name] = REMEMBERED.value(known, (x,), partial(content, memory.whole()))
+    run = _Run(
+        graph, memories, semantics, Front.of(inputs.values()), left_out(graph), {}, end, Contents(graph, memories)
+    )
+    run.hold(inputs, {t.name: t for t in program.inputs} if program else {})
+    front, left = run.front, run.left
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
-    left = left_out(graph)
-    live: dict[str, Access] = {}
     for kernel in graph.kernels:
         ks = schedule.kernels.get(kernel.name) or KernelSchedule((), ())
         chunk = {split_axis(kernel.split): ks.split} if kernel.split else {}
@@ -179,18 +170,12 @@ def run_mugraph(
                 dims, shape = (*front.dims, *tensors[s.buffer].dims), (*front.shape, *shapes[s.buffer])
                 memories[s.buffer] = semantics.memory(s.buffer, dims, shape)
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
-        sizes = semantics.sizes | chunk
-        race = [x.buffer for _, x, _ in too_late([kernel], {s.buffer for s in kernel.stores}, sizes, graph.distinct)]
-        race += [s.buffer for s in kernel.stores if s.buffer in {a.table for a in kernel.lookups}]
-        if race:
-            raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
-        if stale := [b for b in kernel.read if b not in memories]:
-            raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        _run_kernel(kernel, ks, memories, semantics, front, random.Random(seed), left, live, end, contents)
+        run.refuse_races(kernel, semantics.sizes | chunk)
+        run.execute(kernel, ks, random.Random(seed))
         own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts} - {*left}
         for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
             (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
-            live[name] = x.live(length, graph.sizes[x.dim])
+            run.live[name] = x.live(length, graph.sizes[x.dim])
         for name in own:
             _check_written(memories[name], np.ones_like(memories[name].written))
     written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories and t.name not in left]
@@ -263,38 +248,63 @@ def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int,
     }
 
 
-def _run_kernel(
-    kernel: Kernel,
-    schedule: KernelSchedule,
-    memories: Mapping[str, Memory],
-    semantics: Semantics,
-    front: Front,
-    rng: random.Random,
-    left: Mapping[str, Left],
-    live: Mapping[str, Access],
-    end: Callable[[], bool],
-    contents: Contents,
-) -> None:
-    """left, live: of partial results that are not stored everywhere, and where those in front were."""
-    changing = {*live, *(s.buffer for s in kernel.stores)}
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One execution of a μGraph. left: partial results that are not stored everywhere. live: where those of the kernels
+    in front were stored. contents: what is in memory, as `_Step` names it."""
 
-    def held(name: str) -> bytes | None:
-        return None if name in changing else contents.of(name)
+    graph: MuGraph
+    memories: dict[str, Memory]
+    semantics: Semantics
+    front: Front
+    left: Mapping[str, Left]
+    live: dict[str, Access]
+    end: Callable[[], bool]
+    contents: Contents
 
-    if kernel.kind == "library":
-        whole = Placement((Straight((*kernel.loads, *kernel.body), kernel.stores),))
-        alone = _Shared(kernel, whole, semantics.sizes, held)
-        _Instances(alone, schedule, memories, semantics, front, [({}, {})], left, live).run()
-        return
-    tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
-    parts = [_Shared(k, place(k), semantics.sizes, held) for k in beside(kernel, tiled)]
-    groups = [(part, at) for part in parts for at in _at_once(part, _instances(part.kernel, schedule, semantics.sizes))]
-    rng.shuffle(groups)
-    for part, instances in groups:
-        if end():
-            raise OutOfTimeError
-        rng.shuffle(instances)
-        _Instances(part, schedule, memories, semantics, front, instances, left, live).run()
+    def hold(self, inputs: Mapping[str, Any], given: Mapping[str, Tensor]) -> None:
+        """Puts the inputs into memory. given: how they lie in it, where not as in the μGraph."""
+        graph, front = self.graph, self.front
+        for t in graph.inputs:
+            if t.name in inputs:
+                x, own = inputs[t.name], given.get(t.name, t)
+                found = _found(x, own, t, graph, self.semantics, front)
+                self.memories[t.name] = memory = self.semantics.input(t.name, found, (*front.dims, *t.dims))
+                memory.changes = t.name in graph.changed
+                layout = REMEMBERED.number((own, t, graph.merged, *graph.sizes.items()))
+                known = ("content", layout, id(x))  # the same for all μGraphs
+                self.contents.known[t.name] = REMEMBERED.value(known, (x,), partial(content, memory.whole()))
+
+    def refuse_races(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        """Raises ScheduleFailure where the kernel reads what it writes, or what nothing has written."""
+        stored = {s.buffer for s in kernel.stores}
+        race = [x.buffer for _, x, _ in too_late([kernel], stored, sizes, self.graph.distinct)]
+        race += stored & {a.table for a in kernel.lookups}
+        if race:
+            raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
+        if stale := [b for b in kernel.read if b not in self.memories]:
+            raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
+
+    def execute(self, kernel: Kernel, schedule: KernelSchedule, rng: random.Random) -> None:
+        """Runs every program instance of a kernel, in a random order. Raises OutOfTimeError."""
+        changing, sizes = {*self.live, *(s.buffer for s in kernel.stores)}, self.semantics.sizes
+
+        def held(name: str) -> bytes | None:
+            return None if name in changing else self.contents.of(name)
+
+        if kernel.kind == "library":
+            whole = Placement((Straight((*kernel.loads, *kernel.body), kernel.stores),))
+            _Instances(self, _Shared(kernel, whole, sizes, held), schedule, [({}, {})]).run()
+            return
+        tiled = {d for d in kernel.with_role("grid") if sizes[d] > schedule.tile(d)}
+        parts = [_Shared(k, place(k), sizes, held) for k in beside(kernel, tiled)]
+        groups = [(part, at) for part in parts for at in _at_once(part, _instances(part.kernel, schedule, sizes))]
+        rng.shuffle(groups)
+        for part, instances in groups:
+            if self.end():
+                raise OutOfTimeError
+            rng.shuffle(instances)
+            _Instances(self, part, schedule, instances).run()
 
 
 Instance = tuple[Window, dict[str, int]]
@@ -394,20 +404,10 @@ class _Instances:
     loops, in each draw where these differ.
     """
 
-    def __init__(
-        self,
-        shared: _Shared,
-        schedule: KernelSchedule,
-        memories: Mapping[str, Memory],
-        semantics: Semantics,
-        front: Front,
-        instances: Sequence[Instance],
-        left: Mapping[str, Left],
-        live: Mapping[str, Access],
-    ) -> None:
-        self.shared, self.kernel, self.schedule = shared, shared.kernel, schedule
-        self.memories, self.semantics, self.front = memories, semantics, front
-        self.instances, self.left, self.live = instances, left, live
+    def __init__(self, run: _Run, shared: _Shared, schedule: KernelSchedule, instances: Sequence[Instance]) -> None:
+        self.shared, self.kernel, self.schedule, self.instances = shared, shared.kernel, schedule, instances
+        self.memories, self.semantics, self.front = run.memories, run.semantics, run.front
+        self.left, self.live = run.left, run.live
         self.window = {d: at for d, at in instances[0][0].items() if d not in shared.pointwise}
         self.worked = np.array(False)
 
