@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -275,43 +276,60 @@ def large_enough(
     entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
     axis that those are positions of.
     """
-    found = dict(sizes)
+    sizes = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
+    tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*sizes}]
+    growing = _Growing(sizes, full, same, entries)
+    while True in {*(growing.to_read(d, i) for d, i in known), *(growing.to_hold(x, dims) for dims, x in tables)}:
+        pass
+    return sizes
 
-    def grow(d: str, need: int) -> bool:
-        larger = {e: n for e in found if same(e) == same(d) and found[e] < (n := min(need, full[e]))}
-        found.update(larger)
+
+@dataclass(frozen=True, slots=True)
+class _Growing:
+    """Sizes of axes as they grow. Every method says whether some axis has grown. The rest: as of `large_enough`."""
+
+    sizes: dict[str, int]
+    full: Mapping[str, int]
+    same: Callable[[str], str]
+    entries: int
+
+    def axis(self, d: str, need: int) -> bool:
+        """An axis, and all that are to have its size."""
+        alike = [e for e in self.sizes if self.same(e) == self.same(d)]
+        larger = {e: n for e in alike if self.sizes[e] < (n := min(need, self.full[e]))}
+        self.sizes.update(larger)
         return bool(larger)
 
-    def raised(i: Index, by: int) -> bool:
-        """Whether some axis could grow so that the index comes further by so much."""
-        return any(c > 0 and higher(a, -(-by // c)) for a, c in i.terms)
+    def index(self, i: Index, by: int) -> bool:
+        """An axis by which the index comes further by so much."""
+        return any(c > 0 and self.atom(a, -(-by // c)) for a, c in i.terms)
 
-    def higher(a: Atom, by: int) -> bool:
+    def atom(self, a: Atom, by: int) -> bool:
         match a:
             case str():
-                return grow(a, found[a] + by)
+                return self.axis(a, self.sizes[a] + by)
             case Lookup():
-                return isinstance(a.below, str) and grow(a.below, found[a.below] + by)
+                return isinstance(a.below, str) and self.axis(a.below, self.sizes[a.below] + by)
             case Remainder():
-                return raised(a.of, by)
+                return self.index(a.of, by)
             case Quotient():
-                high = a.of.bounds(found)[1]
-                return raised(a.of, (high // a.by + by) * a.by - high)
+                high = a.of.bounds(self.sizes)[1]
+                return self.index(a.of, (high // a.by + by) * a.by - high)
 
-    def grown(d: str, i: Index) -> bool:
-        if True in [short > 0 and raised(x, short) for x, short in _shortages(i, found, entries)]:
+    def to_read(self, d: str, i: Index) -> bool:
+        """For what an index reads along the axis d of a tensor."""
+        if True in [short > 0 and self.index(x, short) for x, short in _shortages(i, self.sizes, self.entries)]:
             return True
-        low, high = i.bounds(found)
-        short = min(READ, i.bounds(full)[1] + 1) - (high + 1)
-        if short > 0 and raised(i, short):
+        low, high = i.bounds(self.sizes)
+        short = min(READ, i.bounds(self.full)[1] + 1) - (high + 1)
+        if short > 0 and self.index(i, short):
             return True
-        return grow(d, max(high + 1 - i.leaves(full[d], full)[1], low + READ))
+        return self.axis(d, max(high + 1 - i.leaves(self.full[d], self.full)[1], low + READ))
 
-    tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*found}]
-    while True in {*(grown(d, i) for d, i in known), *(grow(x, prod(found[d] for d in dims)) for dims, x in tables)}:
-        pass
-    return found
+    def to_hold(self, d: str, dims: Sequence[str]) -> bool:
+        """For as many positions as a table with these axes has entries, of which no two are equal."""
+        return self.axis(d, prod(self.sizes[x] for x in dims))
 
 
 def _shortages(i: Index, sizes: Mapping[str, int], entries: int) -> Iterator[tuple[Index, int]]:
