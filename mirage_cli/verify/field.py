@@ -106,6 +106,33 @@ def _zeros(x: Value, dims: tuple[str, ...]) -> Array:
     return aligned(x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE), x.dims, dims, 1)
 
 
+def _flags_of_sum(f: Array, g: Array) -> Array:
+    """x + inf is inf, and inf - inf is undefined."""
+    return np.where(f == FINITE, g, np.where((g == FINITE) | (g == f), f, UNDEFINED)).astype(np.int8)
+
+
+def _flags_of_product(f: Array, s: Array, g: Array, t: Array) -> Array:
+    """x * inf is inf with the sign of x, and 0 * inf is undefined. f, g: the flags of the factors. s, t: their signs,
+    0 where they are 0 or unknown."""
+    infinite = np.where(s * t == 0, UNDEFINED, s * t)
+    flags = np.where((f == FINITE) & (g == FINITE), FINITE, infinite)
+    return np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags).astype(np.int8)
+
+
+def _flags_of_power(f: Array, zero: Array, c: Fraction) -> Array:
+    """inf ** c is inf above c = 0, with the sign of odd powers, and 0 below it. 0 ** c is undefined below c = 0, and so
+    is a root of -inf. f: the flags of the base. zero: where it is 0."""
+    if c < 0:
+        flags = np.where(zero | (f == UNDEFINED), UNDEFINED, FINITE)
+    elif c > 0:
+        flags = np.where(f == MINUS_INF, MINUS_INF if c.numerator % 2 and c.denominator == 1 else PLUS_INF, f)
+    else:
+        flags = np.where(f == UNDEFINED, UNDEFINED, FINITE)
+    if c.denominator != 1:
+        flags = np.where(f == MINUS_INF, UNDEFINED, flags)
+    return flags.astype(np.int8)
+
+
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
@@ -150,14 +177,7 @@ class Field:
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
-            x = self._rng.integers(0, most, size=shape)
-            if divisors:
-                last = self._rng.choice(divisors, size=shape)
-                last = np.minimum(last * self._rng.integers(1, most // last + 2), most) - 1
-                x = np.where(self._rng.integers(0, 2, size=shape) > 0, last, x)
-            if distinct:
-                rows = [self._without_repeats(row, most) for row in x.reshape(shape[0], -1)]
-                x = np.stack(rows).reshape(shape)
+            x = self._integers(shape, most, distinct, divisors)
             if padded:
                 x = np.where(self._rng.integers(0, PADDED, size=shape) == 0, -1, x)
             return Value(dims, "int", x)
@@ -165,6 +185,18 @@ class Field:
             return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
+
+    def _integers(
+        self, shape: tuple[int, ...], below: int, distinct: bool, divisors: Sequence[int]
+    ) -> NDArray[np.int64]:
+        x = self._rng.integers(0, below, size=shape)
+        if divisors:
+            last = self._rng.choice(divisors, size=shape)
+            last = np.minimum(last * self._rng.integers(1, below // last + 2), below) - 1
+            x = np.where(self._rng.integers(0, 2, size=shape) > 0, last, x)
+        if not distinct:
+            return x
+        return np.stack([self._without_repeats(row, below) for row in x.reshape(shape[0], -1)]).reshape(shape)
 
     def _without_repeats(self, row: NDArray[np.int64], below: int) -> NDArray[np.int64]:
         """The integers, with others in the place of what is there already."""
@@ -235,7 +267,7 @@ class Field:
             assert f is not None and g is not None
             if op is np.subtract:
                 g = np.where(g == UNDEFINED, g, -g)
-            flags = np.where(f == FINITE, g, np.where((g == FINITE) | (g == f), f, UNDEFINED)).astype(np.int8)
+            flags = _flags_of_sum(f, g)
         return finish(dims, data, valid, flags, joint_taint((x, y), dims))
 
     def mul(self, x: Value, y: Value) -> Value:
@@ -251,13 +283,7 @@ class Field:
             return self._borrowed("mul", x, y)
         a, b = aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1)
         data = times(a, b, columns(a))
-        flags = None
-        if signs is not None:
-            f, s = signs[0]
-            g, t = signs[1]
-            infinite = np.where(s * t == 0, UNDEFINED, s * t)
-            flags = np.where((f == FINITE) & (g == FINITE), FINITE, infinite)
-            flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags).astype(np.int8)
+        flags = None if signs is None else _flags_of_product(*signs[0], *signs[1])
         return finish(dims, data, valid, flags, joint_taint((x, y), dims), sign)
 
     def _signs(self, x: Value, dims: tuple[str, ...]) -> tuple[Array, Array]:
@@ -298,17 +324,7 @@ class Field:
         flags = x.flags
         zero = zero_in(x) & (True if flags is None else flags == FINITE)
         if c <= 0 or flags is not None:
-            old = np.zeros(x.shape, np.int8) if flags is None else flags
-            if c < 0:
-                flags = np.where(zero | (old == UNDEFINED), UNDEFINED, FINITE)
-            elif c > 0:
-                below = MINUS_INF if c.numerator % 2 and c.denominator == 1 else PLUS_INF
-                flags = np.where(old == MINUS_INF, below, old)
-            else:
-                flags = np.where(old == UNDEFINED, UNDEFINED, FINITE)
-            if c.denominator != 1:
-                flags = np.where(old == MINUS_INF, UNDEFINED, flags)
-            flags = flags.astype(np.int8)
+            flags = _flags_of_power(np.zeros(x.shape, np.int8) if flags is None else flags, zero, c)
         data = np.where(zero, 1 if c == 0 else 0, data)
         return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
 
