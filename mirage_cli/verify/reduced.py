@@ -14,12 +14,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import (
-    Eqn,
-    Program,
-    distinct_positions,
-    mixed,
-)
+from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.contracted import are_matrices
 
@@ -29,13 +24,36 @@ FAR_ROOM = 1 << 18
 """Elements of any one value of a program, where axes that are long for the sake of what is read far away leave the
 choice: from there on tests take turns."""
 
+CUT = {"split": 7, "loop": 5, "grid": 3}
+"""Roles of axes that are cut in tiles, with sizes that give several tiles of which the last is short."""
+
 
 class _Classes:
-    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other; or since they have, and
-    nothing else says which axis of the program another one stands for."""
+    """Classes of axes that have one size, as a union-find structure. Two axes are in one class where one is loaded,
+    stored or renamed as the other. An axis of the μGraph that nothing ties to the program is in the class of those of
+    the program that have its size."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, program: Program, graph: MuGraph) -> _Classes:
+        classes = cls()
+        for d in (*program.order, *graph.sizes):
+            classes.find(d)
+        for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
+            for d, i in e.names.items():
+                if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
+                    classes.join(d, i.axis)
+        for d, i in graph.accesses():
+            if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
+                classes.join(d, i.axis)
+        known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
+        for untied in [d for d in graph.sizes if classes.find(d) not in known]:
+            for d, n in program.dims:
+                if n == graph.sizes[untied]:
+                    classes.join(untied, d)
+        return classes
 
     def find(self, a: str) -> str:
         while self.parent.setdefault(a, a) != a:
@@ -46,28 +64,9 @@ class _Classes:
         self.parent[self.find(a)] = self.find(b)
 
 
-def _classes(program: Program, graph: MuGraph) -> _Classes:
-    classes = _Classes()
-    for d in (*program.order, *graph.sizes):
-        classes.find(d)
-    for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
-        for d, i in e.names.items():
-            if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
-                classes.join(d, i.axis)
-    for d, i in graph.accesses():
-        if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
-            classes.join(d, i.axis)
-    known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
-    for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
-        for d, n in program.dims:
-            if n == graph.sizes[made_up]:
-                classes.join(made_up, d)
-    return classes
-
-
 def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
     """A name for all axes that are one (`_Classes`)."""
-    return _classes(program, graph).find
+    return _Classes.of(program, graph).find
 
 
 def small_instance(
@@ -83,7 +82,7 @@ def small_instance(
     of which reaches the far positions of some axes; None for a test that reaches all.
     """
     rng = random.Random(seed)
-    classes = _classes(program, graph)
+    classes = _Classes.of(program, graph)
     sizes, uneven = _reduced_sizes(program, graph, classes, rng, least, turn)
     return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
 
@@ -91,7 +90,7 @@ def small_instance(
 def turns(program: Program, graph: MuGraph) -> int:
     """How many tests take turns at being long along axes of which something far is read, such as the last position; 0
     where one test may be long along all of them."""
-    classes = _classes(program, graph)
+    classes = _Classes.of(program, graph)
     short = _Short.of(program, graph, classes, random.Random(0), least=True)
     return len(_too_far(program, classes, short.sizes, short.grown(short.read)))
 
@@ -114,7 +113,7 @@ def _reduced_sizes(
     short = _Short.of(program, graph, classes, rng, least)
     sizes = short.grown(short.read)
     if turn is not None and (far := _too_far(program, classes, short.sizes, sizes)):
-        left = _others(program, classes, short.sizes, sizes, far[turn % len(far) :] + far[: turn % len(far)])
+        left = _left_short(program, classes, short.sizes, sizes, far[turn % len(far) :] + far[: turn % len(far)])
         sizes = short.grown([(d, i) for d, i in short.read if left.isdisjoint(map(classes.find, (d, *i.dims)))])
     return sizes, short.following | {classes.find(d) for d, n in sizes.items() if n > short.sizes[d]}
 
@@ -143,16 +142,9 @@ class _Short:
             for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))
             if e.op == "size"
         }
-        size: dict[str, int] = {}
-        shortest: dict[str, int] = {}
-        for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
-            has = roles.get(c, set())
-            cut = bool(has & {"split", "loop", "grid"})
-            choices = (
-                [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
-            )
-            shortest[c] = 3 if cut else 2
-            size[c] = shortest[c] if least else choices[0] if cut else rng.choice(choices)
+        order = sorted({classes.find(d) for d in (*program.order, *graph.sizes)})
+        shortest = {c: 3 if roles.get(c, set()) & CUT.keys() else 2 for c in order}
+        size = {c: shortest[c] if least else _usual_size(roles.get(c, set()), rng) for c in order}
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
         read += _ends_of_parts(program, graph, classes)
@@ -177,6 +169,11 @@ class _Short:
     def grown(self, read: Iterable[tuple[str, Index]]) -> dict[str, int]:
         """The sizes, large enough for what is read."""
         return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+
+
+def _usual_size(roles: Collection[str], rng: random.Random) -> int:
+    """Of an axis with these roles in some kernels."""
+    return next((n for role, n in CUT.items() if role in roles), None) or rng.choice([2, 3, 4])
 
 
 def _ends_of_parts(program: Program, graph: MuGraph, classes: _Classes) -> list[tuple[str, Index]]:
@@ -205,10 +202,10 @@ def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long
     far = sorted({classes.find(d) for d, n in long.items() if n > short[d]})
     written = ((d, i) for p in program.parts for d, i in zip(p.tensor.dims, p.access, strict=True))
     fixed = any(True for _ in program.lookups()) or not all(renames(d, i, program.sizes) for d, i in written)
-    return [] if fixed or not _others(program, classes, short, long, far) else far
+    return [] if fixed or not _left_short(program, classes, short, long, far) else far
 
 
-def _others(
+def _left_short(
     program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
 ) -> set[str]:
     """Those of them left short in a test that is long along the first, and along others while there is room."""
@@ -250,7 +247,7 @@ def _with_room(
     """These sizes, of which the counted ones differ. Where values have more than `ROOM` elements, their axes are as
     short as may be, other ones in each test, and differ by little."""
     values = [{*map(classes.find, e.spans)} for e in program.eqns]
-    apart = _apart(size, counted, 2)
+    apart = _made_distinct(size, counted, 2)
     large = [v for v in values if prod(apart[c] for c in v) > ROOM]
     if not large:
         return apart
@@ -258,10 +255,10 @@ def _with_room(
     for c in rng.sample(sorted(size), len(size)):
         if any(c in v and prod(short[x] for x in v) > ROOM for v in large):
             short[c] = shortest[c]
-    return _apart(short, counted, 1)
+    return _made_distinct(short, counted, 1)
 
 
-def _apart(size: Mapping[str, int], counted: Container[str], step: int) -> dict[str, int]:
+def _made_distinct(size: Mapping[str, int], counted: Container[str], step: int) -> dict[str, int]:
     """The sizes, the counted ones larger by steps until no two are equal."""
     found = dict(size)
     taken: set[int] = set()
