@@ -5,7 +5,8 @@ PyTorch rounds to the types of the model. The program is evaluated in float64.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
 
@@ -47,12 +48,12 @@ class NotRunError(Exception):
 
 
 def agrees(module: Any, region: Region) -> bool:
-    """Whether the program, in float64, gives what PyTorch computes of some random data: normal; between 0 and 1 where
-    nothing is a number of those (below a root, say), rounding decides what is one, or PyTorch refuses others; or both
-    made small, where a result has no number within its type, or PyTorch none on the way to many. All other data that
-    is drawn is compared where both have numbers, and so is the last. Data by which rounding alone moves a result as far
-    as the two are apart shows nothing.
-    Raises NotRunError."""
+    """Whether the program, in float64, gives what PyTorch computes of random data. Raises NotRunError.
+
+    Each kind of `Data` is drawn in turn, until one decides. Not compared is data of which PyTorch makes no numbers at
+    all. Nor is data by which PyTorch leaves its type on the way to a number, unless it is the last. Data by which
+    rounding alone moves a result as far as the two are apart decides nothing.
+    """
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -73,51 +74,43 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
     kinds = ("fractions",) if refused else get_args(Data)
     for data in kinds:
-        given = examples(module, data, apart, words)
-        sample = Sample.of(region, program, given, sizes)
-        try:
+        sample = Sample.of(region, program, examples(module, data, apart, words), sizes)
+        with not_run("it is not computed in float64"):  # which may be of too little memory
             exact = sample.exact()
-        except RuntimeError as error:  # of too little memory, for values that a kernel never holds as a whole
-            raise NotRunError("it is not computed in float64: " + str(error).partition("\n")[0]) from None
-        try:
-            made = module(*given)
-        except RuntimeError as error:
-            raise NotRunError("PyTorch does not run it: " + str(error).partition("\n")[0]) from None
-        outputs = [in_arithmetic(y) for y in (made if isinstance(made, list | tuple) else [made])]
-        if not all(bool(y.isfinite().any()) for y in outputs):
+        with not_run("PyTorch does not run it"):
+            made = sample.made_by(module)
+        if made is None or (data != kinds[-1] and any(map(overflows, made, exact))):
             continue
-        kept = {x.which: in_arithmetic(x.of(given, sizes)) for x in region.inputs}
-        ys = [kept[r.which] if isinstance(r, Kept) else y for y, r in zip(outputs, region.results, strict=True)]
-        if data != kinds[-1] and any(map(overflows, ys, exact)):
-            continue
-        doubted = [in_doubt(y, e) for y, e in zip(ys, exact, strict=True)]
-        decided_by_data = not any(bool(places.any()) for places in doubted)
-        for i, (y, e, places) in enumerate(zip(ys, exact, doubted, strict=True)):
-            y, e = y.masked_fill(places, 0), e.masked_fill(places, 0)
-            if close(y, e, precision, sample.moved(i, precision)):
-                continue
-            if not rounding_explains(y, e, (x.masked_fill(places, 0) for x in sample.moved(i, precision))):
-                return False
-            decided_by_data = False
-        if decided_by_data:
-            return True
+        if (same := sample.compared(made, exact, precision)) is not None:
+            return same
     raise NotRunError("of random data PyTorch makes no numbers that rounding leaves to be compared")
+
+
+@contextmanager
+def not_run(why: str) -> Generator[None]:
+    """Makes a RuntimeError of PyTorch's a NotRunError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise NotRunError(f"{why}: " + str(error).partition("\n")[0]) from None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Data for a region. given: inputs of its module; held: of its program, and what is changed in place is a copy."""
+    """Data for a region. given: inputs of its module; held: of its program, and what is changed in place is a copy.
+    sizes: of the symbols."""
 
     program: Program
     region: Region
     given: Sequence[Any]
     held: Sequence[torch.Tensor]
+    sizes: Mapping[str, int]
 
     @staticmethod
     def of(region: Region, program: Program, given: Sequence[Any], sizes: Mapping[str, int]) -> Sample:
         held = [x.of(given, sizes) for x in region.inputs]
         apart = (copied(x) if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
-        return Sample(program, region, given, list(apart))
+        return Sample(program, region, given, list(apart), sizes)
 
     def exact(self) -> list[torch.Tensor]:
         """The region's results in float64."""
@@ -125,6 +118,32 @@ class Sample:
         kept = {x.which: y for x, y in zip(self.region.inputs, behind, strict=True)}
         pairs = zip(self.region.made(returned, self.given), self.region.results, strict=True)
         return [kept[r.which] if isinstance(r, Kept) else y for y, r in pairs]
+
+    def made_by(self, module: Any) -> list[torch.Tensor] | None:
+        """What PyTorch makes the region's results; None where one of them has no number."""
+        made = module(*self.given)
+        outputs = [in_arithmetic(y) for y in (made if isinstance(made, list | tuple) else [made])]
+        if not all(bool(y.isfinite().any()) for y in outputs):
+            return None
+        kept = {x.which: in_arithmetic(x.of(self.given, self.sizes)) for x in self.region.inputs}
+        pairs = zip(outputs, self.region.results, strict=True)
+        return [kept[r.which] if isinstance(r, Kept) else y for y, r in pairs]
+
+    def compared(
+        self, made: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], precision: torch.dtype
+    ) -> bool | None:
+        """Whether PyTorch's results are the program's; None where rounding may be all that sets them apart."""
+        same: bool | None = True
+        for i, (y, e) in enumerate(zip(made, exact, strict=True)):
+            places = in_doubt(y, e)
+            same = None if bool(places.any()) else same
+            y, e = y.masked_fill(places, 0), e.masked_fill(places, 0)
+            if close(y, e, precision, self.moved(i, precision)):
+                continue
+            if not rounding_explains(y, e, (x.masked_fill(places, 0) for x in self.moved(i, precision))):
+                return False
+            same = None
+        return same
 
     def moved(self, i: int, precision: torch.dtype) -> Iterator[torch.Tensor]:
         """Result number i as rounding to this type may make it."""
