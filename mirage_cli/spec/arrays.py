@@ -271,12 +271,7 @@ class Trace:
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
         needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
-        axes: dict[Axis, str] = {}
-        for x in (x for a, _ in outputs.values() for x in result_axes(a)):
-            axes.setdefault(x, f"a{len(axes)}")
-        for a in needed:
-            for x in (*a.own, *leaves(x for dim in a.dims for x in dim)):
-                axes.setdefault(x, f"a{len(axes)}")
+        axes = axis_names([a for a, _ in outputs.values()], needed)
         sizes = {n: x.size for x, n in axes.items()}
         given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
         dtypes = (*(dtype for _, dtype in outputs.values()), *(given[s.arrays[0]][0] for s in self.stores))
@@ -286,19 +281,7 @@ class Trace:
         values: dict[Array, Value | float] = {}
         for a in needed:
             if a.name:
-                dtype, scale = given[a]
-                below, strides, distinct = self.below_of(a, names), self.strides_of(a), a in self.distinct
-                drawn = "bits" if a in self.bits and dtype == "int32" and below is None else None
-                values[a] = graph.input(
-                    a.name,
-                    *names.of(a.held),
-                    dtype=dtype,
-                    scale=scale,
-                    below=below,
-                    distinct=distinct,
-                    drawn=drawn,
-                    strides=strides,
-                )
+                values[a] = self.input_of(names, a, *given[a])
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
@@ -312,6 +295,21 @@ class Trace:
             self.maker = store.maker
             store.write(names, *(values[a] for a in store.arrays))
         return graph
+
+    def input_of(self, names: Names, a: Array, dtype: str, scale: float | None) -> Value:
+        """The input of the graph."""
+        below = self.below_of(a, names)
+        drawn = "bits" if a in self.bits and dtype == "int32" and below is None else None
+        return names.graph.input(
+            a.name,
+            *names.of(a.held),
+            dtype=dtype,
+            scale=scale,
+            below=below,
+            distinct=a in self.distinct,
+            drawn=drawn,
+            strides=self.strides_of(a),
+        )
 
     def below_of(self, a: Array, names: Names) -> int | str | None:
         """What the entries of a table are less than: the size of an axis by its name, so that it may be another."""
@@ -332,6 +330,13 @@ class Trace:
             if a in wanted:
                 wanted |= {*a.operands}
         return [a for a in self.arrays if a in wanted]
+
+
+def axis_names(outputs: Iterable[Array], needed: Iterable[Array]) -> dict[Axis, str]:
+    """Names for all axes of these arrays: those of the outputs first, in their order."""
+    of_outputs = (x for a in outputs for x in result_axes(a))
+    others = (x for a in needed for x in (*a.own, *leaves(x for dim in a.dims for x in dim)))
+    return {x: f"a{i}" for i, x in enumerate(dict.fromkeys((*of_outputs, *others)))}
 
 
 def result_axes(a: Array) -> list[Axis]:
