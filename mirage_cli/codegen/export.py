@@ -319,10 +319,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            [
-                *f"run eager stepwise shapes dtypes spreads contracted {precision} {tolerance}".split(),
-                *("device", "cut", "lies", "strides"),
-            ],
+            f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
             ")",
         ),
     }

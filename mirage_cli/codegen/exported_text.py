@@ -326,6 +326,10 @@ def _check_this_file():
     strides, shapes, dtypes = ([x[i] for x in _INPUTS] for i in (1, 2, 3))
     spreads, contracted = @spreads@, @contracted@
     cut, lies = @cut@, @lies@
+
+    def draw_inputs(kind, seed):
+        return draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
+
     passed = True
     with torch.inference_mode():
 @check@
@@ -333,13 +337,10 @@ def _check_this_file():
             print(line)
             passed = passed and ok
         if gpu:
-            normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(  # noqa: E731
-                normal, shapes, dtypes, spreads, contracted, device, seed, strides
-            )
-            for line in time_beside_eager(run, @whole@, more_inputs):
+            normal = lambda seed: draw_inputs(DISTRIBUTIONS[0], seed)  # noqa: E731
+            for line in time_beside_eager(run, @whole@, normal):
                 print(line)
-            inputs = more_inputs(0)
+            inputs = normal(0)
             print(cpu_time(lambda: run(*inputs), @cpu@, inputs[0].get_device(), globals()))
     return passed
 

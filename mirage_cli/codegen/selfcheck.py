@@ -13,10 +13,9 @@ from typing import Any  # what a kernel takes and returns: tensors, or a tuple o
 
 import torch
 
-from mirage_cli.ir.drawn import Spread
 from mirage_cli.verify.halves import add_by_halves
 from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
-from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
+from mirage_cli.verify.testdata import DISTRIBUTIONS, Distribution
 from mirage_cli.verify.yardstick import Cut, Judgement, Reference, as_tuple, untold
 
 # -- the check
@@ -26,29 +25,26 @@ def check(
     run: Callable[..., Any],
     eager: Callable[..., Any],
     stepwise: Callable[..., Any],
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[torch.dtype],
-    spreads: Sequence[Spread],
+    draw_inputs: Callable[[Distribution, int], list[torch.Tensor]],
     contracted: int,
     precision: torch.dtype,
     tolerance: float,
     device: torch.device,
     cut: Cut | None,
     lies: Sequence[Lies] | None,
-    strides: Sequence[Sequence[int] | None],
 ) -> Iterator[tuple[bool, str]]:
     """For each distribution: whether it passes, and a line with the errors against float64.
 
     eager: the program's outputs in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
-    lies: where a call of `run` leaves its outputs; None where it returns them. strides: of inputs; None for one that is
-    contiguous.
+    draw_inputs: of a distribution and a seed. lies: where a call of `run` leaves its outputs; None where it returns
+    them.
     """
     program = Reference(eager, stepwise, precision)
     if device.type == "cpu":
         add_by_halves()
     found: list[Judgement] = []
     for seed, kind in enumerate(DISTRIBUTIONS):
-        inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
+        inputs = draw_inputs(kind, seed)
         with fresh_memory_is_nan():
             given = to_be_changed(lies, inputs) if lies else inputs
             outputs = outputs_of(lies, as_tuple(run(*given)), given)

@@ -205,7 +205,6 @@ def _check_this_file():
     if not gpu and not _INTERPRETED:
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernels on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
-    normal = DISTRIBUTIONS[0]
     passed = True
     with torch.inference_mode():
         for which, sizes, spreads, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
@@ -217,18 +216,19 @@ def _check_this_file():
                     return globals()["@function@"](*inputs)
                 return _by_triton(which, sizes, inputs)  # of kernels for more, at sizes that do not take minutes
 
+            def draw_inputs(kind, seed):
+                return draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
+
             print(", ".join(f"{name}={size}" for name, size in zip(_SIZE_NAMES, sizes)) + f", kernels {which}")
-            how = @precision@, @tolerance@, device, cut, None, strides
-            for ok, line in check(run, eager, stepwise, shapes, dtypes, spreads, contracted, *how):
+            how = contracted, @precision@, @tolerance@, device, cut, None
+            for ok, line in check(run, eager, stepwise, draw_inputs, *how):
                 print(line)
                 passed = passed and ok
             if gpu and timed:
-                more_inputs = lambda seed: draw(  # noqa: E731
-                    normal, shapes, dtypes, spreads, contracted, device, seed, strides
-                )
-                for line in time_beside_eager(run, eager, more_inputs):
+                normal = lambda seed: draw_inputs(DISTRIBUTIONS[0], seed)  # noqa: E731
+                for line in time_beside_eager(run, eager, normal):
                     print(line)
-                inputs = more_inputs(0)
+                inputs = normal(0)
                 run(*inputs)
                 plans = {k: v[which] for k, v in _KNOWN.items() if which in v}
                 print(cpu_time(lambda: globals()["@function@"](*inputs), plans, inputs[0].get_device(), globals()))
