@@ -160,6 +160,7 @@ def test_an_older_database_is_read_without_being_changed(found: Mirage, tmp_path
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("ALTER TABLE measurements DROP COLUMN alone_samples_us")
         connection.execute("DROP TABLE beside")
+        connection.execute("CREATE TABLE searches (key TEXT NOT NULL)")
         connection.execute("DELETE FROM migrations WHERE number > 1")
     connection.close()
     before = path.read_bytes()
@@ -226,7 +227,7 @@ def test_a_command_that_is_killed_as_it_writes_loses_nothing_that_was_committed(
     assert killed == -signal.SIGKILL
     with Store.reading(tmp_path / "mirage.db") as store:
         (tiny, new) = store.list()
-        assert tiny.best is not None and new.best is None and new.mugraphs and new.stopped == "exhausted"
+        assert tiny.best is not None and new.best is None and new.mugraphs
     assert spawn(tmp_path, *search).code in (0, 3)
     with Store.reading(tmp_path / "mirage.db") as store:
         assert all(e.best is not None for e in store.list())
