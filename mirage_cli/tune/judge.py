@@ -12,6 +12,9 @@ from mirage_cli.tune.trials import Trial
 
 JUDGING_S = 20.0
 """What one step of a judgement may take, or the budget where that is more."""
+WAITING_S = 60.0
+"""What a judgement may take as long as no kernel has been judged everywhere: slow is better than none. One that takes
+longer ends this."""
 
 
 class Judge:
@@ -20,6 +23,7 @@ class Judge:
     def __init__(self, worker: GpuWorker, task: Task, deadline: Deadline) -> None:
         self.worker, self.task, self.deadline = worker, task, deadline
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
+        self.waits = True
 
     def verdict(self, trial: Trial, anew: bool = False) -> Judged:
         """Every distribution against float64 and eager, once. anew: on data drawn anew."""
@@ -47,7 +51,10 @@ class Judge:
     def anew(self, trial: Trial) -> Judged:
         """On data drawn anew, and at other dynamic sizes."""
         verdict = self.verdict(trial, anew=True)
-        return (self.elsewhere(trial) or verdict) if verdict.ok else verdict
+        if verdict.ok:
+            verdict = self.elsewhere(trial) or verdict
+        self.waits = self.waits and not verdict.ok
+        return verdict
 
     def everywhere(self, trial: Trial) -> Judged:
         """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
@@ -62,11 +69,14 @@ class Judge:
     def judged(self, trial: Trial, contracted: int, anew: bool) -> Judged:
         start = time.monotonic()
         step_s = max(JUDGING_S, self.task.budget_s)
-        within_s = max(OVERTIME_S, self.deadline.lost_at - start, JUDGEMENTS * self.deadline.judging_s)
+        allowed_s = WAITING_S if self.waits else OVERTIME_S
+        within_s = max(allowed_s, self.deadline.lost_at - start, JUDGEMENTS * self.deadline.judging_s)
         standard = Standard(self.task.tolerance, contracted, overflow_like_eager=True)
         candidate = Candidate("judged", trial.source, timeout_s=step_s)
         judged = self.worker.judge(candidate, standard, anew, within_s)
-        if not isinstance(judged, Failure) or judged.kind is not FailureKind.LATE:
+        if isinstance(judged, Failure) and judged.kind is FailureKind.LATE:
+            self.waits = False
+        else:
             self.deadline.judging_s = max(self.deadline.judging_s, time.monotonic() - start)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))

@@ -100,6 +100,18 @@ def test_a_call_that_goes_by_what_its_input_held_before_is_seen(worker: GpuWorke
     assert "reads X before the kernel in front has written it" in failed(found["early"], FailureKind.WRONG).message
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_an_error_that_differs_by_draw_is_no_early_read(seed: int) -> None:
+    """What is added up cancels on each draw to another part: so the same error is another part of the result."""
+    reference = "def reference(x):\n    return x.sum().reshape(1)\n"
+    y = TensorSpec("Y", (1,), "float32")
+    with GpuWorker("cpu") as w:
+        w.set_problem(Problem((X,), (y,), reference, seed))
+        off = candidate("off", "y.copy_(x.double().sum().reshape(1) + 0.5)")
+        found = w.time([off], Effort(rounds=5, launches=8, seconds=0.1, hot=True))
+    assert isinstance(found["off"], Timing), found
+
+
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "bool"])
 def test_calls_that_read_bytes_are_timed_with_care(dtype: str) -> None:
     """torch has no maximum of float8, by which inputs are written in front of calls."""

@@ -1360,13 +1360,21 @@ def test_late_what_overflows_like_eager_is_the_answer_where_all_that_is_right_is
 
 @pytest.mark.parametrize(
     ("largest", "judging_s", "most_s"),
-    [(1 << 27, 15.0, 40.0), (1 << 27, math.inf, 52.0), (0, 15.0, 52.0), (0, math.inf, 52.0)],
-    ids=["large", "large, never", "small", "small, never"],
+    [
+        (1 << 27, 15.0, 40.0),
+        (1 << 27, 45.0, 112.0),
+        (1 << 27, math.inf, 92.0),
+        (0, 15.0, 52.0),
+        (0, 45.0, 112.0),
+        (0, math.inf, 92.0),
+    ],
+    ids=["large", "large, late", "large, never", "small", "small, late", "small, never"],
 )
-def test_a_program_whose_judgement_takes_as_long_as_its_budget_ends(
+def test_a_program_whose_judgement_takes_longer_than_its_budget_has_an_answer_and_ends(
     monkeypatch: pytest.MonkeyPatch, largest: int, judging_s: float, most_s: float
 ) -> None:
-    """Of 20 s. largest: elements of a value in between, which the tensors say nothing of."""
+    """Of 20 s, and nothing is dropped for a late judgement but what never ends. largest: elements of a value in
+    between, which the tensors say nothing of."""
     now = own_clock(monkeypatch)
 
     def judging(within_s: float) -> object:
