@@ -24,6 +24,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
+from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
     from mirage_cli.store.records import Best, Key
@@ -69,9 +70,9 @@ class Kernel:
         return (self.function if runs_on(tensors) else self.in_pytorch)(*tensors)
 
     def export(self, path: str | Path | None = None) -> str:
-        """The text of the file that needs only torch and triton, which is also written to a path."""
+        """The text of the file that needs only torch and triton, which is also written to a path. Raises OSError."""
         if path is not None:
-            Path(path).write_text(self.source, encoding="utf-8")
+            write_text(Path(path), self.source)
         return self.source
 
     def __repr__(self) -> str:

@@ -15,6 +15,9 @@ from typing import BinaryIO, TextIO
 PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """What a shell connects to a command, which may be a pipe: its other end is known to be there."""
 
+SPECS = (".yaml", ".yml")
+"""How the names of specs end. Nothing else that is written ends so."""
+
 
 class FileTooLargeError(OSError):
     """A file of more bytes than are read."""
@@ -72,7 +75,7 @@ def write_text(path: Path, text: str) -> None:
 def replacing(path: Path) -> Generator[TextIO]:
     """A new file that takes the place of `path` once it has been written to its end. Its permissions stay, and a link
     stays a link. What is no regular file, such as /dev/stdout, is written as it is, and no reader of a FIFO waited for.
-    "-" is stdout. Raises OSError."""
+    "-" is stdout. A spec that is there stays. Raises OSError."""
     if str(path) == "-":
         yield sys.stdout
         return
@@ -81,6 +84,8 @@ def replacing(path: Path) -> Generator[TextIO]:
             yield file
         return
     real = Path(os.path.realpath(path))
+    if real.suffix in SPECS and real.exists():
+        raise OSError(errno.EEXIST, "a spec is there, and is not overwritten: name another file", str(path))
     partial = real.with_name(f".mirage-{secrets.token_hex(8)}")
     try:
         mode = real.stat().st_mode if real.exists() else None

@@ -29,6 +29,16 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["kernel.py"]
 
 
+@pytest.mark.parametrize("name", ["norm.yaml", "norm.yml"])
+def test_a_spec_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("name: norm", encoding="utf-8")
+    (tmp_path / "link.py").symlink_to(name)
+    for path in tmp_path / name, tmp_path / "link.py":
+        with pytest.raises(OSError, match="a spec is there, and is not overwritten: name another file"):
+            write_text(path, "text")
+    assert (tmp_path / name).read_text(encoding="utf-8") == "name: norm" and len(os.listdir(tmp_path)) == 2
+
+
 def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     write_text(tmp_path / "link", "text")
