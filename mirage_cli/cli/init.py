@@ -32,7 +32,9 @@ outputs:
 
 @command("mirage init gated_mlp                gated_mlp.yaml, to be changed", "mirage search gated_mlp.yaml")
 def init(
-    name: Annotated[str, typer.Argument(help="the name of the spec, and of its file", metavar="NAME")] = "example",
+    name: Annotated[
+        str, typer.Argument(help="the name of the spec, and of its file NAME.yaml", metavar="NAME")
+    ] = "example",
 ) -> None:
     """Write an example spec to start from.
 
@@ -40,6 +42,7 @@ def init(
     """
     from mirage_cli.spec.reader import parse_spec
 
+    name = name.removesuffix(".yaml")
     path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)
     parse_spec(text, str(path))  # which says what is wrong with a name
     try:

@@ -12,10 +12,10 @@ from mirage_cli.errors import MirageError
 from mirage_cli.spec.reader import load_spec
 
 
-@pytest.mark.parametrize("name", ["example", "my_op2"])
-def test_the_example_is_a_spec(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("args", "name"), [([], "example"), (["my_op2"], "my_op2"), (["my_op2.yaml"], "my_op2")])
+def test_the_example_is_a_spec(args: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = CliRunner().invoke(app, ["init", *([name] if name != "example" else [])])
+    run = CliRunner().invoke(app, ["init", *args])
     assert run.exit_code == 0 and run.stdout == f"{name}.yaml\n"
     spec = load_spec(tmp_path / f"{name}.yaml")
     assert len(spec.instances) == 3 and not spec.warnings
