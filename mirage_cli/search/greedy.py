@@ -16,7 +16,7 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.roles import Costed
 
-MAX_TOGETHER = 5
+MAX_TOGETHER = 8
 """Classes that one kernel may put into memory, at most; of the exhaustive search only outputs, beyond two."""
 
 Kernels = dict[tuple[Form, ...], Costed]
@@ -182,15 +182,22 @@ class _Folding:
             if f not in ways and f not in self.chosen:
                 ways[f] = [(n, self.inside(f, n)) for n in nodes_of(f)]
                 todo += [c for _, inside in ways[f] for c in inside]
-        before = len(ways) + 1
-        while before > len(ways):
-            before = len(ways)
-            for f in [*reversed(ways)]:
-                node = next((n for n, inside in ways[f] if all(c in self.chosen for c in inside)), None)
-                if node is not None:
-                    self.chosen[f] = node
-                    del ways[f]
+        while self.choose(ways, "program") or self.choose(ways):
+            pass
         return all(f in self.chosen for f in targets)
+
+    def choose(self, ways: dict[Form, list[tuple[Node, list[Form]]]], origin: str | None = None) -> bool:
+        """Chooses a node of this origin for each class that has one whose children are chosen, the deepest class first;
+        of any origin, for one class only: the program's own nodes may go on from there."""
+        before = len(ways)
+        for f in [*reversed(ways)]:
+            ready = (n for n, inside in ways[f] if origin in (None, n.origin) and all(c in self.chosen for c in inside))
+            if (node := next(ready, None)) is not None:
+                self.chosen[f] = node
+                del ways[f]
+                if origin is None:
+                    break
+        return len(ways) < before
 
     def expansion(self, targets: tuple[Form, ...]) -> Expansion:
         """Of what the targets need of it."""

@@ -24,6 +24,7 @@ from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_size
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.triton_interpreter import like_a_gpu
+from mirage_cli.verify.rings import mugraph_at, without_rings
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -65,9 +66,9 @@ class Judged:
     distributions: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
 
 
-def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
+def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = None) -> dict[str, int]:
     """Small odd sizes for every axis, and for those that are merged together. Axes that a rename makes one another's
-    keep equal sizes."""
+    keep equal sizes. graph: whose rings (`verify.rings`) these sizes have room for too."""
     sizes = program.sizes
     root = _same_axes(program)
     roots = sorted(set(root.values()))
@@ -82,6 +83,11 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
     }
 
     lowered, distinct = lower(program), distinct_positions(program.inputs)
+    rings, read = without_rings(lowered.accesses(), lowered.eqns, sizes, root.__getitem__)
+    if graph is not None:
+        body = (e for k in graph.kernels for e in k.body)
+        own, _ = without_rings(graph.accesses(), body, sizes | graph.sizes, lambda d: root.get(d, d))
+        rings |= {d: max(n, rings.get(d, 0)) for d, n in own.items()}
 
     def reduced(d: str) -> int:
         if d in part:
@@ -91,8 +97,8 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
     def found() -> dict[str, int]:
-        least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
-        return large_enough(least, lowered.accesses(), sizes, root.__getitem__, distinct=distinct)
+        least = {d: min(sizes[d], max(reduced(root[d]), rings.get(root[d], 0))) for d in sizes}
+        return large_enough(least, read, sizes, root.__getitem__, distinct=distinct)
 
     for d in sorted(roots, key=lambda d: (-small[d], d)):
         least = {a: min(sizes[a], small[root[a]]) for a in sizes}
@@ -195,7 +201,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     distinct = distinct_positions(graph.inputs)
     read = (*lowered.accesses(), *graph.accesses())  # the μGraph lacks axes that only the program reads along
     large = large_enough(sizes, read, graph.sizes, lambda d: root.get(d, d), distinct=distinct)
-    short = graph.resized(large)
+    short = mugraph_at(graph, large)
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 

@@ -28,6 +28,7 @@ from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, elements, same_axes, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
+from mirage_cli.verify.rings import mugraph_at, program_at
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
@@ -208,7 +209,7 @@ class Series:
         seed: int,
         end: Callable[[], bool] = never,
     ) -> None:
-        self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
+        self.program, self.graph, self.schedule = program_at(program, sizes), mugraph_at(graph, sizes), schedule
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.at_once = at_once(self.program)

@@ -17,6 +17,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.contracted import are_matrices
+from mirage_cli.verify.rings import without_rings
 
 ROOM = 1 << 17
 """Elements of any one value of a program, where axes as short as may be leave the choice."""
@@ -147,13 +148,17 @@ class _Short:
         size = {c: shortest[c] if least else _usual_size(roles.get(c, set()), rng) for c in order}
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+        eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
+        rings, read = without_rings(read, eqns, whole, classes.find)
         read += _ends_of_parts(program, graph, classes)
-        read_axes = {a for of, i in read for a in (of, *i.dims)}
+        read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
 
         def limit(size: dict[str, int]) -> None:
             for d in read_axes:  # none longer than in the program: what is read is there
                 size[classes.find(d)] = min(size[classes.find(d)], whole[d])
 
+        for c, n in rings.items():
+            size[c], shortest[c] = max(size[c], n), max(shortest[c], n)
         limit(size)
         size = _with_room(program, classes, size, counted, shortest, rng)
         for name, parts in graph.merged:

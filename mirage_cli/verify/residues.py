@@ -49,7 +49,8 @@ class Value:
     valid: for each level, whether it means anything: SPENT, no; BORROWED, a random function of another level, as its
         own was spent; OWN.
     flags: int8[*dims], None where all are finite.
-    taint: bool[level, *dims], elements that went through a root that does not exist; None for none.
+    taint: bool[level, *dims], elements that went through a root that does not exist; None for none. Along axes on which
+        it does not depend, its size may be 1.
     sign: +1 or -1 for a constant of that sign, else 0 (unknown).
     large: an integer that may be beyond what an index reaches at these sizes, so that comparisons with it would be
         trivial.
@@ -69,6 +70,11 @@ class Value:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.data.shape[1:] if self.kind == "field" else self.data.shape
+
+    @property
+    def whole_taint(self) -> Array:
+        """The taint of each element."""
+        return np.broadcast_to(False if self.taint is None else self.taint, (LEVELS, *self.shape))
 
     def __and__(self, other: Value) -> Value:
         return logical(np.logical_and, self, other)

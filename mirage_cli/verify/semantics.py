@@ -213,26 +213,25 @@ class FieldSemantics:
     def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
         lead = (LEVELS,) if value.kind == "field" else ()
         flags = None if value.flags is None else value.flags.reshape(shape)
-        taint = None if value.taint is None else value.taint.reshape((LEVELS, *shape))
+        taint = None if value.taint is None else value.whole_taint.reshape((LEVELS, *shape))
         return replace(value, dims=dims, data=value.data.reshape((*lead, *shape)), flags=flags, taint=taint)
 
 
 def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
     """The elements at these places, whose axes are these."""
     take = within(at, x.shape)
-    if x.kind != "field":
-        return Value(dims, x.kind, take(x.data, 0), x.valid, x.flags, x.taint, x.sign, x.large, x.reach)
     flags = None if x.flags is None else take(x.flags, 0)
-    taint = None if x.taint is None else take(x.taint, 1)
+    taint = None if x.taint is None else take(x.whole_taint, 1)
     return Value(
         dims,
-        "field",
-        take(x.data, 1),
+        x.kind,
+        take(x.data, int(x.kind == "field")),
         x.valid,
         flags if flags is not None and flags.any() else None,
         taint if taint is not None and taint.any() else None,
         x.sign,
         x.large,
+        x.reach,
     )
 
 
@@ -326,7 +325,7 @@ def spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
 def one_draw(x: Value, n: int) -> Value:
     """The value of one draw, of those along the first axis."""
     flags = None if x.flags is None else x.flags[n]
-    taint = None if x.taint is None else x.taint[:, n]
+    taint = None if x.taint is None else x.whole_taint[:, n]
     data = x.data[:, n] if x.kind == "field" else x.data[n]
     return replace(x, dims=x.dims[1:], data=data, flags=flags, taint=taint)
 

@@ -82,6 +82,55 @@ def test_outputs_with_the_same_axes_are_one_kernel() -> None:
     assert len(result.candidates[0].graph.kernels) == 1 < len(result.as_written.graph.kernels)
 
 
+MANY = """
+name: many
+dims: {n: 100000}
+dtype: float32
+inputs: {X: [n]}
+program: |
+  A = exp(X)
+  B = sin(X)
+  C = cos(X)
+  D = A * B
+  E = A * C
+  F = B * C
+  G = A + C
+outputs: {A: [n], B: [n], C: [n], D: [n], E: [n], F: [n], G: [n]}
+"""
+
+
+def test_seven_outputs_of_one_input_are_one_kernel() -> None:
+    _, result = without_time(MANY)
+    assert len(result.candidates[0].graph.kernels) == 1
+
+
+COVARIANCES = """
+name: covariances
+dims: {n: 100000, i: 3, j: 3, k: 3}
+dtype: float32
+inputs: {X: [n], Y: [n], S: [n, k]}
+program: |
+  r = rsqrt(X * X + Y * Y + 1)
+  x = X * r
+  y = Y * r
+  e = index(i) + index(k)
+  a = where(e == 0, 1 - 2 * (y * y), where(e == 1, x * y, 0))
+  b = where(e == 2, x - y, where(e == 3, 1 - x * x, 0))
+  M = (a + b) * exp(S)
+  O = sum(M * rename(M, i=j), k)
+outputs: {O: [n, i, j]}
+"""
+
+
+def test_what_another_axis_names_is_computed_anew_and_the_rest_as_written() -> None:
+    """M with j in the place of i is no operator of the program. The product with it and its sum are: multiplied out,
+    they would be products of 3 by 3, each filled up to 16 by 16."""
+    program, result = without_time(COVARIANCES)
+    best = result.candidates[0]
+    assert [k.body[-1].op for k in best.graph.kernels] == ["sum"]
+    assert check_equivalence(program, best.graph, 0).ok
+
+
 STRAIGHT_THROUGH = """
 name: hard
 dims: {m: 3, n: 7}

@@ -29,9 +29,10 @@ from mirage_cli.verify.residues import (
     as_field,
     same,
 )
+from mirage_cli.verify.semantics import FieldSemantics
 from tests.programs import program
 
-SIZES = {"a": 3, "b": 5}
+SIZES = {"a": 3, "b": 5, "c": 2}
 HALF = Fraction(1, 2)
 
 
@@ -173,6 +174,18 @@ def test_log_of_a_negated_argument_is_in_doubt(field: Field) -> None:
     agree, sure = same(field.log(x), field.log(field.mul(x, field.const(Fraction(-1)))))
     assert agree.all()
     assert not sure.any()
+
+
+def test_a_tile_of_a_mask_or_an_integer_has_its_own_doubts() -> None:
+    semantics = FieldSemantics(7, SIZES)
+    F = semantics.field
+    mask = compared(F, "lt", F.log(draw(F, "b")), draw(F, "a"))
+    both = mask & compared(F, "lt", draw(F, "c"), draw(F))
+    for x in (mask, F.where(both, F.const(Fraction(1)), F.const(Fraction(0)))):
+        assert x.taint is not None
+        assert 0 < x.whole_taint[0].sum() < x.whole_taint[0].size
+        tile = semantics.tile(x, {"b": (1, 3)})
+        assert np.array_equal(tile.whole_taint, x.whole_taint.take(range(1, 3), 1 + x.dims.index("b")))
 
 
 @pytest.mark.parametrize("c", [HALF, -HALF, Fraction(3, 2), Fraction(1, 4), Fraction(1, 3), Fraction(2), Fraction(-3)])

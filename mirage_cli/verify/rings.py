@@ -1,0 +1,127 @@
+"""Rings: indices that go round an axis, as `(y + 4095) % 4096` does along an axis of 4096 positions.
+
+At a reduced size, 7 say, such an index is `(y + 6) % 7`: it goes round the axis that there is, one position back. Steps
+of a ring, which are at most half its length, stay apart from each other where the reduced axis is longer than twice the
+longest of them: a μGraph that takes another step is another function at the reduced size too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from mirage_cli.ir.access import (
+    Access,
+    Atom,
+    Index,
+    Lookup,
+    Quotient,
+    Remainder,
+    access_text,
+    atom_index,
+    combined,
+    index,
+    quotient,
+    remainder,
+)
+from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Eqn, Program
+
+
+def steps(a: Remainder, sizes: Mapping[str, int]) -> tuple[str, Index] | None:
+    """The axis that it goes round, and by how much, where no position of that is more than half the axis away."""
+    for axis, c in a.of.terms:
+        if isinstance(axis, str) and c == 1 and sizes.get(axis) == a.by:
+            near = a.of.offset if 2 * a.of.offset <= a.by else a.of.offset - a.by
+            step = index({b: n for b, n in a.of.terms if b != axis}, near)
+            return (axis, step) if least_ring(step, sizes) < a.by else None
+    return None
+
+
+def least_ring(step: Index, sizes: Mapping[str, int]) -> int:
+    """Positions of an axis along which steps of a ring stay apart, at least."""
+    return 2 * max(map(abs, step.bounds(sizes))) + 1
+
+
+def ring(i: Index, sizes: Mapping[str, int]) -> tuple[str, Index] | None:
+    """The same of an index that is nothing else."""
+    a = i.terms[0][0] if i.terms else None
+    return steps(a, sizes) if isinstance(a, Remainder) and i == atom_index(a) else None
+
+
+def without_rings(
+    read: Iterable[tuple[str, Index]], eqns: Iterable[Eqn], sizes: Mapping[str, int], same: Callable[[str], str]
+) -> tuple[dict[str, int], list[tuple[str, Index]]]:
+    """How long axes that indices go round are at least; and of axes of tensors and the indices that they are read by,
+    those that do not go round just that axis. same: a name for all axes that are to have one size."""
+    least: dict[str, int] = {}
+    others: list[tuple[str, Index]] = []
+    positions = (parse_index(e.axes[0]) for e in eqns if e.op == "index")
+    for d, i in (*read, *((None, i) for i in positions)):
+        found = ring(i, sizes)
+        if found is not None:
+            axis, step = found
+            least[same(axis)] = max(least.get(same(axis), 0), least_ring(step, sizes))
+        if d is not None and (found is None or same(found[0]) != same(d)):
+            others.append((d, i))
+    return least, others
+
+
+def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
+    """The index, with rings of the old sizes as rings of the new ones. An axis that is too short for its ring has the
+    index as it is."""
+
+    def put(a: Atom) -> Index:
+        match a:
+            case Remainder():
+                found = steps(a, old)
+                if found is None or not least_ring(found[1], old) <= new[found[0]] < a.by:
+                    return remainder(around(a.of, old, new), a.by)
+                axis, step = found
+                return remainder(combined(0, ((atom_index(axis), 1), (around(step, old, new), 1))), new[axis])
+            case Quotient():
+                return quotient(around(a.of, old, new), a.by)
+            case Lookup():
+                return atom_index(replace(a, access=_access(a.access, old, new)))
+            case _:
+                return atom_index(a)
+
+    return i if i.affine else combined(i.offset, ((put(a), c) for a, c in i.terms))
+
+
+def program_at(program: Program, sizes: Mapping[str, int]) -> Program:
+    """The program at reduced sizes, with its rings."""
+    old, small = program.sizes, program.resized(sizes)
+    parts = tuple(replace(p, access=_access(p.access, old, small.sizes)) for p in small.parts)
+    return replace(small, eqns=tuple(_eqns(small.eqns, old, small.sizes)), parts=parts)
+
+
+def mugraph_at(graph: MuGraph, sizes: Mapping[str, int]) -> MuGraph:
+    """The μGraph at reduced sizes, with its rings."""
+    old, small = graph.sizes, graph.resized(sizes)
+    kernels = tuple(
+        replace(
+            k,
+            loads=tuple(replace(x, access=_access(x.access, old, small.sizes)) for x in k.loads),
+            body=tuple(_eqns(k.body, old, small.sizes)),
+            stores=tuple(replace(x, access=_access(x.access, old, small.sizes)) for x in k.stores),
+        )
+        for k in small.kernels
+    )
+    return replace(small, kernels=kernels)
+
+
+def _access(access: Access, old: Mapping[str, int], new: Mapping[str, int]) -> Access:
+    return tuple(around(i, old, new) for i in access)
+
+
+def _eqns(eqns: Iterable[Eqn], old: Mapping[str, int], new: Mapping[str, int]) -> Iterator[Eqn]:
+    for e in eqns:
+        if e.op == "index":
+            yield replace(e, axes=(access_text(_access((parse_index(e.axes[0]),), old, new)),))
+        elif e.op == "rename":
+            access = _access(tuple(e.names.values()), old, new)
+            yield replace(e, axes=tuple(x for d, i in zip(e.names, access, strict=True) for x in (d, str(i))))
+        else:
+            yield e

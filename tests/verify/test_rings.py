@@ -1,0 +1,93 @@
+"""Indices that go round an axis go round the reduced axis in tests: none has to be as long as the program's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.predicting import judge_small
+from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.interpreted import Interpreter, reduced_sizes
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import small_instance
+from mirage_cli.verify.rings import around
+
+TORUS = """
+name: torus
+dims: {y: 8192, x: 16384}
+dtype: float32
+inputs: {X: [y, x]}
+program: |
+  F = exp(X) + index(y)
+  O = F[(y + 1) % 8192, x] + 2 * F[(y + 8190) % 8192, x] - F[y, (x + 16383) % 16384] * F[y, (x + 1) % 16384]
+outputs: {O: [y, x]}
+"""
+
+
+@pytest.fixture(scope="module")
+def torus() -> tuple[Program, Plan]:
+    program = parse_spec(TORUS).at()
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert found.stopped == "exhausted"
+    assert not found.rejected
+    return lower(program), found.plans[0]
+
+
+def test_axes_stay_short(torus: tuple[Program, Plan]) -> None:
+    program, plan = torus
+    assert math.prod(small_instance(program, plan.graph, 0)[0].values()) < 100
+    assert math.prod(reduced_sizes(program, graph=plan.graph).values()) < 2000
+
+
+def test_kernels_run_in_the_interpreter_at_short_axes(torus: tuple[Program, Plan]) -> None:
+    program, plan = torus
+    with Interpreter() as interpreter:
+        assert judge_small(interpreter, program, plan.graph, plan.schedule).ok
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("(y + 1)%8192", "y"),
+        ("(y + 1)%8192", "y + 1"),
+        ("(y + 1)%8192", "(y + 2)%8192"),
+        ("(y + 1)%8192", "(y + 6)%8192"),
+        ("(y + 8190)%8192", "(y + 8189)%8192"),
+        ("(y + 8190)%8192", "(y + 8190)%16384"),
+        ("(x + 16383)%16384", "(x + 8191)%16384"),
+        ("(x + 16383)%16384", "x - 1"),
+        ("index((y + 1)%8192)", "index((y + 8191)%8192)"),
+    ],
+)
+def test_wrong_steps_are_refused(torus: tuple[Program, Plan], edit: tuple[str, str]) -> None:
+    program, plan = torus
+    text = print_mugraph(plan.graph)
+    assert edit[0] in text
+    assert check_equivalence(program, parse_mugraph(text), 0).ok
+    assert not check_equivalence(program, parse_mugraph(text.replace(*edit)), 0).ok
+
+
+@pytest.mark.parametrize(
+    ("at", "small"),
+    [
+        ("(y + 1)%64", "(y + 1)%7"),
+        ("(y + 62)%64", "(y + 5)%7"),
+        ("(y + i + 63)%64", "(y + i + 6)%7"),
+        ("2*((y + 1)%64) + 1", "2*((y + 1)%7) + 1"),
+        ("(y + 4)%64", "(y + 4)%64"),  # 4 steps forward are 3 back
+        ("(y + 32)%64", "(y + 32)%64"),
+        ("(y + 1)%32", "(y + 1)%32"),  # no ring of y
+        ("(2*y + 1)%64", "(2*y + 1)%64"),
+        ("(y + T{64}[b])%64", "(y + T{64}[b])%64"),
+    ],
+)
+def test_a_ring_is_of_the_axis_that_there_is(at: str, small: str) -> None:
+    old, new = {"y": 64, "i": 3, "b": 4}, {"y": 7, "i": 3, "b": 2}
+    assert around(parse_index(at), old, new) == parse_index(small)
