@@ -75,7 +75,7 @@ from mirage_cli.codegen.writing import (
 )
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
-from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Program, Tensor, below, spread, unmerged
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
@@ -112,8 +112,8 @@ def launch_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
         if k.split is None:
             continue
         chunks = schedule.kernels[k.name].split
-        if sizes.setdefault(split_axis(k.split), chunks) != chunks:
-            raise ValueError(f"two kernels split {k.split}, in {sizes[split_axis(k.split)]} chunks and in {chunks}")
+        if sizes.setdefault(k.chunk, chunks) != chunks:
+            raise ValueError(f"two kernels split {k.split}, in {sizes[k.chunk]} chunks and in {chunks}")
     return sizes
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
-from mirage_cli.ir.mugraph import Kernel, split_axis
+from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
@@ -501,7 +501,7 @@ def _stored_bytes(x: Launch) -> Array:
 
 def _stores(x: Launch) -> Iterator[tuple[tuple[str, ...], int, Array]]:
     """The axes of each store but that of chunks, bytes of an element, and of all that it writes."""
-    chunk = split_axis(x.m.split) if x.m.split else None
+    chunk = x.m.kernel.chunk if x.m.split else None
     for axes, size in x.m.stores:
         own = tuple(a for a in axes if a != chunk)
         chunks = x.batch.split if chunk in axes else x.zero + 1.0

@@ -16,7 +16,6 @@ from heapq import heapify, heappop, heappush
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, decompose
-from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
@@ -220,7 +219,7 @@ class _Search:
             total += best[0] + (self.gap_us if i else 0.0)
             schedules.append(best[1])
             if kernel.split is not None:
-                sizes[split_axis(kernel.split)] = best[1].split
+                sizes[kernel.chunk] = best[1].split
         return Costed(plan, tuple(schedules), total)
 
     def readings(self, targets: tuple[Form, ...]) -> list[Reading]:

@@ -16,7 +16,7 @@ from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
@@ -280,7 +280,7 @@ def models(graph: MuGraph) -> Mapping[str, Model]:
 
 def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     """The sizes of all axes under a schedule, chunk axes among them."""
-    chunks = {split_axis(k.split): schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
+    chunks = {k.chunk: schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
     return graph.sizes | chunks
 
 
