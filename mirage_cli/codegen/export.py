@@ -50,6 +50,7 @@ from mirage_cli.codegen.helpers import (
     FLOAT8,
     FLOAT8_STORED,
     HELPERS,
+    IN_PARTS,
     INTERPRETED,
     OPERATORS,
     OVERLAP,
@@ -183,9 +184,10 @@ class Parts:
         helpers += [BOUND] * any("bound(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
-        helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
+        helpers += [IN_PARTS] * any("dot_in_" in k for k in kernels)
         helpers += [FLOAT8_STORED] * any("to_float8_" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]

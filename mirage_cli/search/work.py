@@ -19,9 +19,9 @@ from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, HALVES, WIDEST_BYTES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import Schedule, takes_float8
+from mirage_cli.ir.schedule import Schedule, multiplied_as, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
 
@@ -49,8 +49,10 @@ class Product:
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
     computed: tuple[bool, bool]
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
-    single: bool
-    """Whether its operands are float32."""
+    singles: tuple[bool, bool]
+    """Whether its left and its right operand are float32."""
+    beside: str
+    """As what the matrix units take the operand beside one of float32 (`multiplied_as`)."""
     small_within: tuple[tuple[str, int], ...] | None = None
     """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
@@ -60,6 +62,11 @@ class Product:
     @property
     def axes(self) -> tuple[str, ...]:
         return *self.left, *self.right, *self.summed, *self.batch
+
+    @property
+    def single(self) -> bool:
+        """Whether an operand is float32."""
+        return any(self.singles)
 
 
 @hashed_once
@@ -192,6 +199,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     inputs = tuple(inputs)
     tensors, made = {t.name: t for t in inputs}, {e.out: e for e in kernel.body}
     small = _of_bytes(kernel, element_bytes) | tensors
+    stored = _stored_types(kernel, element_bytes, tensors)
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -228,7 +236,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 ),
                 tuple(
                     Counter(
-                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights)
+                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, exact, stored)
                         for e in products
                     ).items()
                 ),
@@ -371,6 +379,15 @@ def of_parts(
     return found
 
 
+def _stored_types(kernel: Kernel, element_bytes: Mapping[str, int], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The types of values that are loaded or cast. An intermediate of two bytes is of the type that inputs have."""
+    half = next((t.dtype for t in tensors.values() if t.dtype in HALVES), "bfloat16")
+    by_bytes = {1: min(FLOAT8), 2: half}
+    loaded = ((x, tensors.get(x.buffer)) for x in kernel.loads)
+    found = {x.out: t.dtype if t else by_bytes.get(element_bytes[x.buffer], "float32") for x, t in loaded}
+    return found | {e.out: cast for e in kernel.body if (cast := cast_of(e))}
+
+
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     """Values that are computed here, or loaded and computed with."""
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
@@ -409,8 +426,13 @@ def _product(
     beside: set[str],
     alone: Unscaled | None,
     float8: bool,
+    exact: Collection[str],
+    stored: Mapping[str, str],
 ) -> Product:
+    """stored: the types of values that are of a smaller one than float32."""
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
+    first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
+    small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
         tuple(d for d in right if d not in left and d not in e.axes),
@@ -418,7 +440,8 @@ def _product(
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
-        alone is None or bool(alone.scaled),
+        (first, second),
+        small[0] if first != second else "float32",
         None if alone is None else alone.within,
         float8,
     )
