@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access
-from mirage_cli.ir.footprint import read_once
+from mirage_cli.ir.access import Access, dims_of
+from mirage_cli.ir.footprint import box_around, read_once
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
@@ -444,16 +444,21 @@ def read_bytes(x: Launch) -> Array:
     accesses: dict[tuple[str, Access], None] = {}
     for w in x.m.segments:
         for axes, size, part, access in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, access)
+            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, part, access)
             read[part] = np.maximum(read.get(part, x.zero), whole * _part_read(x, w, axes))
             accesses[part.buffer, access] = None
     return x.zero + of_parts(read, accesses, dict(x.m.element_bytes), x.sizes)
 
 
-def _bytes_once(x: Launch, size: float, access: Access) -> float:
-    """Of each position of a load, in the mean: what windows that overlap have in common is read once. size: bytes of an
-    element."""
-    return size * read_once(access, x.sizes)
+def _bytes_once(x: Launch, size: float, part: Part, access: Access) -> float:
+    """Of each position of a load, in the mean: what windows that overlap have in common is read once, and so is what
+    tables name again, as far as the L2 still has it. size: bytes of an element."""
+    if all(i.affine for i in access):
+        return size * read_once(access, x.sizes)
+    positions = prod(x.sizes[a] for a in dims_of(access))
+    there = box_around([access], x.sizes) * dict(x.m.element_bytes)[part.buffer]
+    again = max(0.0, positions * size - there) * min(1.0, x.target.l2_bytes / max(there, 1))
+    return size - again / positions
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
@@ -463,7 +468,7 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     lost: dict[Part, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        once = {name: _bytes_once(x, size, access) for _, size, name, access in w.loads}
+        once = {name: _bytes_once(x, size, name, access) for _, size, name, access in w.loads}
         whole = {name: prod(x.sizes[a] for a in axes) * once[name] for axes, _, name, _ in w.loads}
         again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
         own = {
