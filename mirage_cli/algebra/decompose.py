@@ -340,8 +340,8 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
 
 
 def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node]]:
-    """The program's elementwise equations where their results are read: at other places, from arguments there. So its
-    own differences are made there too.
+    """The program's own differences where they are read: at other places, from arguments there. Those of the algebra
+    may cancel where these do not.
 
     D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
     """
@@ -357,9 +357,10 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
             continue
         todo += [(a, names) for a in e.values]
+        if -1 not in OPS[e.op].linear[1:]:
+            continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
-        shifted = form.atom is not None and form.atom.kind == "shifted_exp"
-        if d.algebra.apply(e.op, args) is form and form not in args and form.number is None and not shifted:
+        if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
             yield form, Node((Step(e.op, tuple(_constant(a) if isinstance(a, Form) else a for a in args)),), "program")
 
 

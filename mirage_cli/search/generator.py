@@ -113,6 +113,7 @@ def search(
         run.deadline = end
         fused = greedy.fused(run, written)
         run.deadline = look_and_ask
+        fused = greedy.stored(run, fused)
         if run.assembly.exact_candidate(tuple(fused.values())) is None:
             fused = written
         for budget in run.budgets(greedy.predicted_us(fused, run.gap_us)):
