@@ -384,8 +384,11 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     if len({*types}) == 2:
         part = "tf32" if "float16" in types else "bfloat16"
         return nodes.Dot(left, right, accumulator, nodes.InParts(types.index("float32"), part))
-    precision = None if types[0] != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
-    return nodes.Dot(left, right, accumulator, precision)
+    if types[0] != "float32":
+        return nodes.Dot(left, right, accumulator, None)
+    if not f.exact & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
+        return nodes.Dot(left, right, accumulator, "tf32")
+    return nodes.Dot(left, right, accumulator, "tf32x3" if f.schedule.tf32x3 else "ieee")
 
 
 def _operand_types(f: Frame, e: Eqn, m: Matrices) -> tuple[str, str]:

@@ -571,7 +571,7 @@ class Dot:
     left: Expr
     right: Expr
     accumulator: str | None
-    precision: OneOf["tf32x3", "ieee"] | InParts | int | None
+    precision: OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
 
     @property
     def axes(self) -> Axes:

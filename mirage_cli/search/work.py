@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, access_text, dims_of, steady
+from mirage_cli.ir.access import Access, Index, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.hashed import hashed_once
@@ -347,14 +347,15 @@ def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], elem
 
 def part_of(x: Load) -> Part:
     """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
-    parts."""
+    parts. Under other names of axes, they read the same."""
     return Part(x.buffer, _where(x.access))
 
 
 @lru_cache(maxsize=4096)
 def _where(access: Access) -> str:
     if not all(i.affine for i in access):
-        return access_text(access)
+        names = {d: Index(((f"%{n}", 1),)) for n, d in enumerate(dims_of(access))}
+        return access_text(tuple(i.within(names) for i in access))
     offsets = [i.offset for i in access]
     return str(offsets) if any(offsets) else ""
 

@@ -45,7 +45,7 @@ outputs:
         ("bfloat16", "bfloat16", r"tl\.dot\((?!.*input_precision)"),
         ("float16", "float16", r"tl\.dot\((?!.*input_precision)"),
         ("bfloat16", "float32", r"dot_in_bfloat16\("),
-        ("bfloat16", "float16", r"tl\.dot\(.*input_precision"),
+        ("bfloat16", "float16", r'tl\.dot\(.*input_precision="tf32"'),
     ],
 )
 def test_matrix_units_multiply_inputs_of_a_smaller_type_as_such(dtype: str, other: str, second: str) -> None:

@@ -334,3 +334,15 @@ def test_rows_that_a_table_names_again_come_from_the_l2_as_far_as_they_are_there
     few = Launch.of(m, launch.batch, graph.sizes, replace(h100, l2_bytes=8 << 20), ())
     found = float(read_bytes(few)[0])
     assert found > 1024 * read if 8192 < rows < 65536 else found == 1024 * read
+
+
+def test_rows_that_a_table_names_are_read_once_under_two_names() -> None:
+    text = TABLE.replace("ROWS", "131072").replace("k=65536", "k=4096 i=16 j=16").replace("I i32[k]", "I i32[k, i]")
+    text = text.replace("O f32[k, p]", "O f32[k, i, j]").replace("k:grid p:grid", "k:grid i:grid j:grid p:tile")
+    text = text.replace("  A = load S[I{n}[k], p]\n", "  A = load S[I{n}[k, i], p]\n  B = load S[I{n}[k, j], p]\n")
+    text = text.replace("O[k, p] = mul(A, 2)", "O[k, i, j] = dot(A, B; p)").replace("store O[k, p]", "store O[k, i, j]")
+    graph = parse_mugraph(text)
+    schedule = KernelSchedule((("k", 1), ("i", 16), ("j", 16)), ("k", "i", "j", "p"))
+    (m,) = models(graph).values()
+    launch = Launch.of(m, Batch.of(m, [schedule], graph.sizes), graph.sizes, find_target("h100"), ())
+    assert float(read_bytes(launch)[0]) == 4 * 256 * 4096 * 16
