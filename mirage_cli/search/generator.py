@@ -102,7 +102,7 @@ def search(
         run = _Search(d, target, bounds or Bounds(), prune, prices)
         written = greedy.as_written(run)
     as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
-    fused = written
+    unsearched = [written]
     stopped = "exhausted"
 
     def look_and_ask() -> bool:
@@ -112,17 +112,17 @@ def search(
     try:
         run.deadline = end
         fused = greedy.fused(run, written)
+        if run.assembly.exact_candidate(tuple(fused.values())):
+            unsearched = [fused]
         run.deadline = look_and_ask
-        fused = greedy.stored(run, fused)
-        if run.assembly.exact_candidate(tuple(fused.values())) is None:
-            fused = written
-        for budget in run.budgets(greedy.predicted_us(fused, run.gap_us)):
+        unsearched.append(greedy.stored(run, fused))
+        for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = [*run.found, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
+    found = [*run.found, *((greedy.predicted_us(k, run.gap_us), tuple(k.values())) for k in unsearched)]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.assembly.exact_candidate(steps):
