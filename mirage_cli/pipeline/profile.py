@@ -156,7 +156,7 @@ def _instances(k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
 def _bytes(graph: MuGraph, moves: Iterable[Load | Store], sizes: Mapping[str, int]) -> dict[str, int]:
     """By tensor; parts that are read twice count once."""
     tensors = graph.tensors()
-    parts = {(part_of(x) if isinstance(x, Load) else str(x.access)): x for x in moves}
+    parts = {(part_of(x.buffer, x.access) if isinstance(x, Load) else str(x.access)): x for x in moves}
     found: dict[str, int] = {}
     for x in parts.values():
         size = prod(sizes.get(a, 1) for a in x.dims) * DTYPE_BYTES[tensors[x.buffer].dtype]

@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, dims_of
-from mirage_cli.ir.footprint import box_around, read_once
+from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
@@ -35,7 +34,7 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.work import Model, Part, Work, of_parts, whole_rows
+from mirage_cli.search.work import Model, Part, Work, bytes_once, of_parts, part_of, whole_rows
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
@@ -442,23 +441,23 @@ def read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each element read once, but for what no loop visits."""
     read: dict[Part, Array] = {}
     accesses: dict[tuple[str, Access], None] = {}
+    element_bytes = dict(x.m.element_bytes)
     for w in x.m.segments:
         for axes, size, part, access in w.loads:
             whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, part, access)
             read[part] = np.maximum(read.get(part, x.zero), whole * _part_read(x, w, axes))
             accesses[part.buffer, access] = None
-    return x.zero + of_parts(read, accesses, dict(x.m.element_bytes), x.sizes)
+            for table in lookups_of(access):
+                own = part_of(table.table, table.access)
+                of_table = prod(x.sizes[a] for a in dims_of(table.access)) * element_bytes[own.buffer]
+                read[own] = np.maximum(read.get(own, x.zero), of_table * _part_read(x, w, axes))
+                accesses[own.buffer, table.access] = None
+    return x.zero + of_parts(read, accesses, element_bytes, x.sizes)
 
 
 def _bytes_once(x: Launch, size: float, part: Part, access: Access) -> float:
-    """Of each position of a load, in the mean: what windows that overlap have in common is read once, and so is what
-    tables name again, as far as the L2 still has it. size: bytes of an element."""
-    if all(i.affine for i in access):
-        return size * read_once(access, x.sizes)
-    positions = prod(x.sizes[a] for a in dims_of(access))
-    there = box_around([access], x.sizes) * dict(x.m.element_bytes)[part.buffer]
-    again = max(0.0, positions * size - there) * min(1.0, x.target.l2_bytes / max(there, 1))
-    return size - again / positions
+    """Of each position of a load, in the mean: `bytes_once`. size: bytes of an element."""
+    return bytes_once(access, size, dict(x.m.element_bytes)[part.buffer], x.sizes, x.target.l2_bytes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access, Index, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.footprint import box_around
+from mirage_cli.ir.footprint import box_around, read_once
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
@@ -221,7 +221,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, bytes_of(x, element_bytes), part_of(x), x.access) for x in read),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
                 tuple(
                     (*block, n)
                     for block, n in Counter(
@@ -345,10 +345,22 @@ def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], elem
     return lines is None or any(sizes[a] * element % WIDEST_BYTES == 0 for a in lines.aligned_axes(sizes))
 
 
-def part_of(x: Load) -> Part:
+def bytes_once(access: Access, size: float, element: int, sizes: Mapping[str, int], l2_bytes: int) -> float:
+    """What a load takes from memory for each position, in the mean: what windows that overlap have in common is read
+    once, and so is what tables name again, as far as the L2 still has it. size: bytes for each position. element: of
+    one of the tensor."""
+    if all(i.affine for i in access):
+        return size * read_once(access, sizes)
+    positions = math.prod(sizes[a] for a in dims_of(access))
+    there = box_around([access], sizes) * element
+    again = max(0.0, positions * size - there) * min(1.0, l2_bytes / max(there, 1))
+    return size - again / positions
+
+
+def part_of(buffer: str, access: Access) -> Part:
     """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
     parts. Under other names of axes, they read the same."""
-    return Part(x.buffer, _where(x.access))
+    return Part(buffer, _where(access))
 
 
 @lru_cache(maxsize=4096)
