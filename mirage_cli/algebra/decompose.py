@@ -23,9 +23,10 @@ from itertools import combinations, islice
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
+from mirage_cli.ir.access import Index
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Program, cast_of, product_type, tables_of, tensor_type
+from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Program, Tensor, cast_of, product_type, tables_of, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -333,7 +334,34 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
             node = Node(_steps_of(d, e, constant), "program")
             nodes.setdefault(safe[e.out], []).append(node)
+    for form, node in _moved_nodes(d, safe):
+        nodes.setdefault(form, []).append(node)
     return nodes
+
+
+def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node]]:
+    """The program's own differences where they are read: at other places, from arguments there. Those of the algebra
+    may cancel where these do not.
+
+    D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
+    """
+    values = d.program.values()
+    todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
+    seen = set[Form]()
+    for value, names in todo:
+        e, form = values[value], d.algebra.rename(safe[value], names)
+        if isinstance(e, Tensor) or OPS[e.op].kind not in ("elementwise", "rename") or form in seen:
+            continue
+        seen.add(form)
+        if e.op == "rename":
+            todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
+            continue
+        todo += [(a, names) for a in e.values]
+        if -1 not in OPS[e.op].linear[1:]:
+            continue
+        args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
+        if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
+            yield form, Node((Step(e.op, tuple(_constant(a) if isinstance(a, Form) else a for a in args)),), "program")
 
 
 def _with_joined_reads(program: Program) -> Iterator[Eqn]:
@@ -348,12 +376,16 @@ def _with_joined_reads(program: Program) -> Iterator[Eqn]:
             reads[e.out] = e
             if (first := reads.get(str(e.args[0]))) is not None:
                 x = str(first.args[0])
-                names = {a: i for a, i in e.names.items() if a in dims[x]}
-                names |= {a: i.within(e.names) for a, i in first.names.items()}
+                names = _read_twice(dims[x], first.names, e.names)
                 axes = tuple(text for a, i in names.items() for text in (a, str(i)))
                 reads[e.out] = replace(e, args=(x, *tables_of(names.values())), axes=axes)
                 yield reads[e.out]
         yield e
+
+
+def _read_twice(dims: Sequence[str], first: Mapping[str, Index], then: Mapping[str, Index]) -> dict[str, Index]:
+    """What takes the place of axes where what is read is read again. dims: of what is read first."""
+    return {a: i for a, i in then.items() if a in dims} | {a: i.within(then) for a, i in first.items()}
 
 
 def _steps_of(d: Decomposition, e: Eqn, args: tuple[Form | Number, ...]) -> tuple[Step, ...]:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor, cast_of
@@ -194,7 +194,7 @@ class ScheduledKernel:
             case str() if a in picked:
                 return picked[a], 0
             case str():
-                if split is not None and a == split_axis(split):
+                if split is not None and a == self.kernel.chunk:
                     return nodes.ChunkNumber(), 0
                 axes = self.axes((a,))
                 several = axes or self.sizes[a] > 1 or a in self.dynamic

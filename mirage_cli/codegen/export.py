@@ -50,6 +50,7 @@ from mirage_cli.codegen.helpers import (
     FLOAT8,
     FLOAT8_STORED,
     HELPERS,
+    IN_PARTS,
     INTERPRETED,
     OPERATORS,
     OVERLAP,
@@ -75,7 +76,7 @@ from mirage_cli.codegen.writing import (
 )
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
-from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Program, Tensor, below, spread, unmerged
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
@@ -112,8 +113,8 @@ def launch_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
         if k.split is None:
             continue
         chunks = schedule.kernels[k.name].split
-        if sizes.setdefault(split_axis(k.split), chunks) != chunks:
-            raise ValueError(f"two kernels split {k.split}, in {sizes[split_axis(k.split)]} chunks and in {chunks}")
+        if sizes.setdefault(k.chunk, chunks) != chunks:
+            raise ValueError(f"two kernels split {k.split}, in {sizes[k.chunk]} chunks and in {chunks}")
     return sizes
 
 
@@ -183,9 +184,10 @@ class Parts:
         helpers += [BOUND] * any("bound(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
-        helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
+        helpers += [IN_PARTS] * any("dot_in_" in k for k in kernels)
         helpers += [FLOAT8_STORED] * any("to_float8_" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]

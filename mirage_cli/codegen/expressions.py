@@ -22,7 +22,7 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import FLOAT8, HALVES, INTEGERS, Eqn, cast_of, promoted
 from mirage_cli.ir.reach import kept
-from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, on_matrix_units, takes_float8
+from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, multiplied_as, on_matrix_units, takes_float8
 
 NOWHERE = frozenset[str]()
 FLOAT8_TERMS = {"bfloat16": 128, "float16": 32}
@@ -381,14 +381,22 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     left, right = (_operand(s, value, groups, e.axes, dtype) for (value, groups), dtype in operands)
     if {*types} <= FLOAT8:
         return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[f.graph.dtype])
-    precision = None if types[0] != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
-    return nodes.Dot(left, right, accumulator, precision)
+    if len({*types}) == 2:
+        part = "tf32" if "float16" in types else "bfloat16"
+        return nodes.Dot(left, right, accumulator, nodes.InParts(types.index("float32"), part))
+    if types[0] != "float32":
+        return nodes.Dot(left, right, accumulator, None)
+    if not f.float32_products & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
+        return nodes.Dot(left, right, accumulator, "tf32")
+    return nodes.Dot(left, right, accumulator, "tf32x3" if f.schedule.tf32x3 else "ieee")
 
 
 def _operand_types(f: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
-    """The types in which the matrix units take the operands: as they are stored, where both are of float8."""
+    """The types in which the matrix units take the operands: as they are stored, where both are of float8, and where
+    one is of float32, which is multiplied in parts."""
     if f.float32_products & {m.left, m.right}:
-        return "float32", "float32"
+        left, right = ("float32" if v in f.float32_products else multiplied_as(f.type_of(v)) for v in (m.left, m.right))
+        return (left, right) if f.schedule.tf32x3 else ("float32", "float32")
     kinds = (f.type_of(v) for v in (m.left, m.right))
     small = promoted((k if k in HALVES else f.graph.dtype for k in kinds), f.graph.dtype)
     if takes_float8(e, f.loads, f.tensors, f.eqns) and f.elements(m.middle) >= MIN_FLOAT8_DEPTH:

@@ -142,6 +142,56 @@ def dot_float8(a, b, terms: tl.constexpr):
 Their products are exact; of each, and of what they are added to, the bits 2^-13 below the first of the largest are cut
 off (Zhang et al., SageAttention2, 2024, section 3.4; DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.3.2).
 """
+IN_PARTS = '''
+@triton.jit
+def first_bits(x, kept: tl.constexpr):
+    """A float32 without its last bits."""
+    return (x.to(tl.int32, bitcast=True) & kept).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def behind(x, first):
+    """What is left of a float32 behind its first bits: of an infinity, nothing."""
+    return tl.where(x == first, 0.0, x - first)
+
+
+@triton.jit
+def dot_in_bfloat16(a, b, side: tl.constexpr):
+    """a · b of float32 and bfloat16: three times 8 bits of the float32, which are all that it has. What is not the
+    first is nothing beside an infinity, which zeros would make no number. side: 0 where a is the float32, 1 where b
+    is."""
+    if side == 0:
+        first = first_bits(a, -0x10000)
+        second = first_bits(behind(a, first), -0x10000)
+        third = behind(a, first) - second
+        rest = tl.dot(third.to(MATRIX_TYPE), b)
+        rest = tl.dot(second.to(MATRIX_TYPE), b, rest)
+        whole = tl.dot(first.to(MATRIX_TYPE), b)
+    else:
+        first = first_bits(b, -0x10000)
+        second = first_bits(behind(b, first), -0x10000)
+        third = behind(b, first) - second
+        rest = tl.dot(a, third.to(MATRIX_TYPE))
+        rest = tl.dot(a, second.to(MATRIX_TYPE), rest)
+        whole = tl.dot(a, first.to(MATRIX_TYPE))
+    return whole + tl.where(rest == rest, rest, 0.0)
+
+
+@triton.jit
+def dot_in_tf32(a, b, side: tl.constexpr):
+    """a · b of float32 and float16: twice 11 bits of the float32, as TF32, which holds float16 too."""
+    if side == 0:
+        first = first_bits(a, -0x2000)
+        rest = tl.dot(first_bits(behind(a, first), -0x2000), b.to(tl.float32), input_precision="tf32")
+        whole = tl.dot(first, b.to(tl.float32), input_precision="tf32")
+    else:
+        first = first_bits(b, -0x2000)
+        rest = tl.dot(a.to(tl.float32), first_bits(behind(b, first), -0x2000), input_precision="tf32")
+        whole = tl.dot(a.to(tl.float32), first, input_precision="tf32")
+    return whole + tl.where(rest == rest, rest, 0.0)
+'''.strip()
+"""What modules start with that multiply float32 by smaller types on the matrix units (after 3xTF32: Ootomo and Yokota,
+"Recovering single precision accuracy from Tensor Cores", 2022, of which the parts of an exact operand need no part)."""
 FLOAT8_STORED = '''
 @triton.jit
 def float8_bits(x, digits: tl.constexpr, bias: tl.constexpr):
@@ -238,6 +288,10 @@ HELPERS = {
     "to_bfloat16",
     "raised_bits",
     "dot_float8",
+    "first_bits",
+    "behind",
+    "dot_in_bfloat16",
+    "dot_in_tf32",
     "float8_bits",
     "float8_of",
     "to_float8_e4m3fn",

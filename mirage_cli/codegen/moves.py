@@ -15,7 +15,7 @@ from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, Index, Lookup, dims_of, strides
-from mirage_cli.ir.mugraph import Load, Store, split_axis
+from mirage_cli.ir.mugraph import Load, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
 from mirage_cli.ir.schedule import Before, next_power_of_two
@@ -135,7 +135,7 @@ def store(f: ScheduledKernel, s: Store) -> plan.Store:
     axes = f.axes(s.dims)
     split = f.kernel.split
     once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
-    one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
+    one_chunk = split is not None and f.schedule.split > 1 and not {split, f.kernel.chunk} & set(s.dims)
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
     block: Expr = f.full_block(s.value)
     if kind != dtype or s.value not in f.loads:

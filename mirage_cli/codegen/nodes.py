@@ -554,6 +554,16 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class InParts:
+    """How an operand of float32 is multiplied by one of a smaller type: in parts, each of a type that the matrix units
+    take. side: of the operand in parts, 0 or 1. part: bfloat16, which has float32's range, or TF32, which holds
+    float16."""
+
+    side: int
+    part: OneOf["bfloat16", "tf32"]
+
+
+@dataclass(frozen=True, slots=True)
 class Dot:
     """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
     precision: of float32; of float8, how many terms the matrix units may add up before float32 does."""
@@ -561,7 +571,7 @@ class Dot:
     left: Expr
     right: Expr
     accumulator: str | None
-    precision: OneOf["tf32x3", "ieee"] | int | None
+    precision: OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
 
     @property
     def axes(self) -> Axes:

@@ -534,6 +534,9 @@ def _dot(x: nodes.Dot, names: Names) -> str:
     added = [names[x.accumulator]] if x.accumulator is not None else []
     if isinstance(x.precision, int):
         return " + ".join([*added, f"dot_float8({_expr(x.left, names)}, {_expr(x.right, names)}, {x.precision})"])
+    if isinstance(x.precision, nodes.InParts):
+        side, part = x.precision.side, x.precision.part
+        return " + ".join([*added, f"dot_in_{part}({_expr(x.left, names)}, {_expr(x.right, names)}, {side})"])
     precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 

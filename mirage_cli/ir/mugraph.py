@@ -38,7 +38,8 @@ Role = Literal["grid", "split", "loop", "tile"]
 
 
 def split_axis(dim: str) -> str:
-    """The axis of partial results that counts the chunks of a split dimension."""
+    """The axis of partial results that counts the chunks of a split dimension. Where kernels split one in their own
+    numbers of chunks, all but the first have a number behind it."""
     return f"{dim}_split"
 
 
@@ -72,7 +73,7 @@ class Load:
 class Store:
     """`store buffer[access] = value`: an index for each axis of the buffer, in memory order, in axes of this kernel.
 
-    dims: the axes that occur. Stores of a split kernel that carry the chunk name `split_axis(dim)` among them.
+    dims: the axes that occur. Stores of a split kernel that carry the chunk name `Kernel.chunk` among them.
     """
 
     buffer: str
@@ -111,6 +112,28 @@ class Kernel:
     def split(self) -> str | None:
         """The split dimension, if any; there is at most one."""
         return next(iter(self.with_role("split")), None)
+
+    @cached_property
+    def chunk(self) -> str:
+        """The axis that counts the chunks of the split dimension: among those of stores, one that has no role."""
+        first, own = split_axis(self.split or ""), dict(self.roles)
+        axes = (a for s in self.stores for a in s.dims if a not in own)
+        return next((a for a in axes if a.removeprefix(f"{first}_").isdecimal()), first)
+
+    def renamed(self, names: Mapping[str, str]) -> Kernel:
+        """The same kernel with other names for axes that none of its positions is along."""
+        indices = {old: Index(((new, 1),)) for old, new in names.items()}
+
+        def other(axes: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(names.get(a, a) for a in axes)
+
+        return replace(
+            self,
+            roles=tuple((names.get(d, d), r) for d, r in self.roles),
+            loads=tuple(replace(x, access=tuple(i.within(indices) for i in x.access)) for x in self.loads),
+            body=tuple(replace(e, axes=other(e.axes), dims=other(e.dims)) for e in self.body),
+            stores=tuple(replace(s, access=tuple(i.within(indices) for i in s.access)) for s in self.stores),
+        )
 
     @cached_property
     def read(self) -> tuple[str, ...]:
@@ -156,7 +179,7 @@ class MuGraph:
     long rows are aligned (`with_aligned_rows`).
 
     outputs: the tensors that are returned. Kernels may store into inputs too, which are changed in place.
-    dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
+    dims: every axis with its size. Chunk axes (`Kernel.chunk`) are not among them: the schedule sets their size.
     merged: the axes among them that stand for several of the program's. Tensors of the program that have such an axis
         are given and returned in the program's own shape, and seen as this one: the memory is the same.
     dynamic: the axes whose size kernels take as an argument; among `dims` stands the one that they are tuned for.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mirage_cli.ir.mugraph import Kernel, Load, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
 
@@ -160,7 +160,7 @@ class _Attempt:
         inside = self.inside[s.value]
         if not inside:
             split = self.kernel.split
-            if split is not None and self.depends_on_partial(s.value) and split_axis(split) not in s.dims:
+            if split is not None and self.depends_on_partial(s.value) and self.kernel.chunk not in s.dims:
                 raise InexpressibleError("stores a partial result as a whole")
             return -self.after[s.value]
         return self.loop_from(self.earliest[s.value], tuple(d for d in self.loop_dims if d in inside))

@@ -25,7 +25,7 @@ from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.drawn import skewed
-from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
@@ -238,12 +238,13 @@ def kept(e: Eqn, masks: Mapping[str, bool]) -> str | Fraction | float | None:
 class Left:
     """Partial results that a split kernel does not store for chunks that its masks leave nothing to do.
 
-    kernel: the split one. dim: that it splits. most: what the position along it is at most where there is work, all in
-    axes of the partial results. reduction: what the accumulator comes from.
+    kernel: the split one. dim: that it splits. chunk: the axis of its chunks. most: what the position along dim is at
+    most where there is work, all in axes of the partial results. reduction: what the accumulator comes from.
     """
 
     kernel: str
     dim: str
+    chunk: str
     most: tuple[Index, ...]
     reduction: Eqn
 
@@ -253,7 +254,7 @@ class Left:
 
     def live(self, length: int, size: int) -> tuple[Index, ...]:
         """A chunk of this length stores where none of these is negative. size: of the split dimension."""
-        chunk: dict[Atom, int] = {split_axis(self.dim): -length}
+        chunk: dict[Atom, int] = {self.chunk: -length}
         return tuple(index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
 
 
@@ -279,7 +280,7 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
         started = {name: e for e in k.body for name, _ in loops[0].accumulators if e.out == name}
         known = [i for i in most if i is not None]
         if len(known) == len(most) and all(_says(s, known, k, graph) and s.value in started for s in k.stores):
-            found |= {s.buffer: Left(k.name, k.split, tuple(known), started[s.value]) for s in k.stores}
+            found |= {s.buffer: Left(k.name, k.split, k.chunk, tuple(known), started[s.value]) for s in k.stores}
     return found
 
 
@@ -305,7 +306,7 @@ def _says(s: Store, most: Sequence[Index], split: Kernel, graph: MuGraph) -> boo
     assert split.split is not None
     readers = [(k, x) for k in graph.kernels for x in k.loads if x.buffer == s.buffer]
     known = all(k.kind == "generated" and x.access == s.access for k, x in readers)
-    return known and is_plain(s.access) and {split_axis(split.split), *(d for i in most for d in i.dims)} <= {*s.dims}
+    return known and is_plain(s.access) and {split.chunk, *(d for i in most for d in i.dims)} <= {*s.dims}
 
 
 class _Reader:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, Literal, TypeAlias  # the type of a choice, which differs by row, and JSON
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.program import FLOAT8, Eqn, Range, Tensor, cast_of
+from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Range, Tensor, cast_of
 
 Word: TypeAlias = int | bool
 Words: TypeAlias = Mapping[str, Word]
@@ -190,7 +190,8 @@ class KernelSchedule:
     before, ahead: what is brought into the L2 while this kernel waits for the one in front.
     patient: in a CUDA graph, start early only behind a kernel that releases this one early.
     tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
-        11, but for the product of the latter (3xTF32).
+        11, but for the product of the latter (3xTF32). Where one operand is of a smaller type (`multiplied_as`), as
+        three of bfloat16 or two of TF32: of the other operand's 24 bits, or 22 of them.
     registers: of a thread, at most; None leaves it to the assembler. With fewer, more blocks share a multiprocessor;
         what has no room is spilled to local memory. With a limit, the assembler may also take more than without.
     """
@@ -351,6 +352,12 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
         return False
     sides = (a - b) - summed, (b - a) - summed, a & b & summed
     return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
+
+
+def multiplied_as(dtype: str) -> str:
+    """The type in which the matrix units take a stored operand of a product whose other is float32: bfloat16 holds
+    float8, and TF32 holds float16. All others are float32 too."""
+    return "bfloat16" if dtype in FLOAT8 else dtype if dtype in HALVES else "float32"
 
 
 def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]) -> bool:

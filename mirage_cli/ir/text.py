@@ -14,7 +14,7 @@ from typing import cast
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.access import access_text
 from mirage_cli.ir.access_text import parse_access
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import (
@@ -123,13 +123,13 @@ def _notes(k: Kernel) -> dict[int, str]:
             for step in segment.steps:
                 where[step.out] = "epilogue" if last else "between loops" if i else "before the loop"
     looped = bool(placement.loops)
-    notes = {0: "grid (" + ", ".join([*k.with_role("grid"), *(split_axis(d) for d in k.with_role("split"))]) + ")"}
+    notes = {0: "grid (" + ", ".join([*k.with_role("grid"), *(k.chunk for _ in k.with_role("split"))]) + ")"}
     notes[0] += "".join(f", for-loop over {', '.join(loop.dims)}" for loop in placement.loops)
     for i, x in enumerate((*k.loads, *k.body, *k.stores), 1):
         if isinstance(x, Load):
             notes[i] = _maps(x.dims, k)
         elif isinstance(x, Store):
-            grid = [*k.with_role("grid"), *(d if d in x.dims else split_axis(d) for d in k.with_role("split"))]
+            grid = [*k.with_role("grid"), *(d if d in x.dims else k.chunk for d in k.with_role("split"))]
             notes[i] = (
                 "omap {" + ", ".join(f"{a}→{d}" for a, d in zip("xyzuvwst", grid, strict=False) if d in x.dims) + "}"
             )

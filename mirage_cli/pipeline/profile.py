@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
@@ -85,7 +85,7 @@ def profile(graph: MuGraph, schedule: Schedule | None, target: Target | None) ->
     """The kernels in their order. Without a schedule that fits, what no schedule changes alone; without a target, no
     prediction."""
     scheduled = schedule if schedule is not None and schedule.fits(graph) else None
-    one_chunk = {split_axis(k.split): 1 for k in graph.kernels if k.split}
+    one_chunk = {k.chunk: 1 for k in graph.kernels if k.split}
     sizes = chunk_sizes(graph, scheduled) if scheduled else graph.sizes | one_chunk
     expected: dict[str, tuple[float, str]] = {}
     if scheduled and target:
@@ -112,7 +112,7 @@ def _profiled(
         library=k.kind == "library",
         instances=_instances(k, s, graph.sizes) if s else None,
         blocks=blocks,
-        chunks={split_axis(k.split): s.split} if s and k.split else {},
+        chunks={k.chunk: s.split} if s and k.split else {},
         loops=tuple(
             LoopProfile(loop.dims, _iterations(k, loop, s, graph.sizes) if s else 0, *share)
             for loop, share in zip(loops, shares, strict=True)
@@ -156,7 +156,7 @@ def _instances(k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
 def _bytes(graph: MuGraph, moves: Iterable[Load | Store], sizes: Mapping[str, int]) -> dict[str, int]:
     """By tensor; parts that are read twice count once."""
     tensors = graph.tensors()
-    parts = {(part_of(x) if isinstance(x, Load) else str(x.access)): x for x in moves}
+    parts = {(part_of(x.buffer, x.access) if isinstance(x, Load) else str(x.access)): x for x in moves}
     found: dict[str, int] = {}
     for x in parts.values():
         size = prod(sizes.get(a, 1) for a in x.dims) * DTYPE_BYTES[tensors[x.buffer].dtype]

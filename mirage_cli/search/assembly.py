@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
@@ -15,9 +15,7 @@ from mirage_cli.search import greedy
 from mirage_cli.search.expand import axes_of, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
-from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.search.work import chunk_sizes, models
 
 REPEATED = 64
 """The most elements of a block along an axis that only an output has, along which it repeats itself."""
@@ -78,6 +76,28 @@ def scratch_key(buffer: str, n: int) -> str:
     return f"{buffer}#{n}"
 
 
+def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Costed, ...]:
+    """The plans, each with axes of chunks of its own: those that split the same axis may cut it in other numbers.
+    taken: names that no axis of chunks may have."""
+    used, found = {*taken}, list[Costed]()
+    for step in steps:
+        names: dict[str, str] = {}
+        for chunk in (k.chunk for k in step.plan.kernels if k.split):
+            names[chunk] = next(x for n in count() if (x := f"{chunk}_{n}" if n else chunk) not in used)
+        used |= {*names.values()}
+        found.append(_renamed(step, names) if any(old != new for old, new in names.items()) else step)
+    return (*found,)
+
+
+def _renamed(step: Costed, names: Mapping[str, str]) -> Costed:
+    """The plan with other names for axes of chunks."""
+    plan = step.plan
+    scratch = tuple(replace(t, dims=tuple(names.get(d, d) for d in t.dims)) for t in plan.scratch)
+    kernels = tuple(k.renamed(names) for k in plan.kernels)
+    schedules = tuple(s and replace(s, order=tuple(names.get(d, d) for d in s.order)) for s in step.schedules)
+    return replace(step, plan=replace(plan, kernels=kernels, scratch=scratch), schedules=schedules)
+
+
 class Assembly:
     """Puts μGraphs of a decomposition's program together."""
 
@@ -97,16 +117,15 @@ class Assembly:
         return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order. None where a plan reads what only a later one writes, an output repeats
-        itself along an axis that its kernel walks, or plans that split one axis fit no common number of chunks."""
+        """The μGraph of these plans in order. None where a plan reads what only a later one writes, or an output
+        repeats itself along an axis that its kernel walks."""
         d, program = self.d, self.d.program
+        steps = with_own_chunks(steps, {*self.sizes, *program.values()})
         buffers = self.buffers(steps)
         kernels: list[Kernel] = []
-        names: list[list[str]] = []  # of each plan's kernels
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
         for n, step in enumerate(steps):
-            first = len(kernels)
             for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
                 kernel = self.with_buffers(planned, f"k{len(kernels)}", buffers, n)
                 pairs = zip(planned.loads, kernel.loads, strict=True)
@@ -119,7 +138,6 @@ class Assembly:
                 if any(a in walked for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None
                 kernels.append(kernel)
-            names.append([k.name for k in kernels[first:]])
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
             program.name,
@@ -132,42 +150,8 @@ class Assembly:
             program.merged,
             program.dynamic,
         ).with_aligned_rows()
-        prices = {n: step.us for n, step in enumerate(steps)}
-        for axis in dict.fromkeys(k.split for k in kernels if k.split is not None):
-            mine = {k.name for k in kernels if k.split == axis}
-            if len({schedules[name].split for name in mine}) > 1:
-                shared = self.share_chunks(
-                    graph, schedules, axis, {n: own for n, own in enumerate(names) if mine & {*own}}
-                )
-                if shared is None:
-                    return None
-                prices |= shared
-        us = sum(price + (self.gap_us if n else 0.0) for n, price in prices.items())
+        us = sum(step.us + (self.gap_us if n else 0.0) for n, step in enumerate(steps))
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
-
-    def share_chunks(
-        self, graph: MuGraph, schedules: dict[str, KernelSchedule], axis: str, plans: Mapping[int, Sequence[str]]
-    ) -> dict[int, float] | None:
-        """Plans that split one axis share the axis of their partial results' chunks: has all of them scheduled with
-        the number of chunks that is fastest in sum. The plans' prices with it; None where no number fits all. plans:
-        the names of their kernels, by the plan's place."""
-        target, by_name, chunks = self.storage.target, models(graph), chunk_sizes(graph, Schedule(schedules))
-        found: list[dict[str, tuple[float, KernelSchedule]]] = []
-        for number in sorted({schedules[k.name].split for k in graph.kernels if k.split == axis}):
-            sizes = chunks | {split_axis(axis): number}
-            best: dict[str, tuple[float, KernelSchedule]] = {}
-            for m in (by_name[name] for names in plans.values() for name in names):
-                split = None if m.split is None else sizes[split_axis(m.split)]
-                if (fit := best_schedule(m, sizes, target, split)) is None:
-                    break
-                best[m.kernel.name] = fit
-            else:
-                found.append(best)
-        if not found:
-            return None
-        chosen = min(found, key=lambda best: sum(us for us, _ in best.values()))
-        schedules |= {name: s for name, (_, s) in chosen.items()}
-        return {n: sum(chosen[x][0] for x in names) + self.gap_us * (len(names) - 1) for n, names in plans.items()}
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
         """The buffers of these plans. A class that is an output is read from that output by later kernels, if it holds
@@ -217,12 +201,11 @@ class Assembly:
     @staticmethod
     def repeated(kernel: Kernel, s: Store) -> set[str]:
         """The axes of a store that the value lacks: along them it is repeated."""
-        chunk = split_axis(kernel.split) if kernel.split else ""
-        return set(s.dims) - set(kernel.value_dims[s.value]) - {chunk}
+        return set(s.dims) - set(kernel.value_dims[s.value]) - {kernel.chunk}
 
     def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
         """The kernel with grid axes for those that only a store has: along them the output repeats itself."""
-        have = {*(a for a, _ in kernel.roles), *(split_axis(a) for a, r in kernel.roles if r == "split")}
+        have = {*(a for a, _ in kernel.roles), kernel.chunk}
         for a in dict.fromkeys(a for s in kernel.stores for a in s.dims if a not in have):
             tile = min(REPEATED, next_power_of_two(self.sizes[a]))
             kernel = replace(kernel, roles=(*kernel.roles, (a, "grid")))

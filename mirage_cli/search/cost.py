@@ -15,9 +15,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access
-from mirage_cli.ir.footprint import read_once
-from mirage_cli.ir.mugraph import Kernel, split_axis
+from mirage_cli.ir.access import Access, dims_of, lookups_of
+from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
@@ -35,7 +34,7 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.work import Model, Part, Work, of_parts, whole_rows
+from mirage_cli.search.work import Model, Part, Work, bytes_once, of_parts, part_of, whole_rows
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
@@ -442,18 +441,23 @@ def read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each element read once, but for what no loop visits."""
     read: dict[Part, Array] = {}
     accesses: dict[tuple[str, Access], None] = {}
+    element_bytes = dict(x.m.element_bytes)
     for w in x.m.segments:
         for axes, size, part, access in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, access)
+            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, part, access)
             read[part] = np.maximum(read.get(part, x.zero), whole * _part_read(x, w, axes))
             accesses[part.buffer, access] = None
-    return x.zero + of_parts(read, accesses, dict(x.m.element_bytes), x.sizes)
+            for table in lookups_of(access):
+                own = part_of(table.table, table.access)
+                of_table = prod(x.sizes[a] for a in dims_of(table.access)) * element_bytes[own.buffer]
+                read[own] = np.maximum(read.get(own, x.zero), of_table * _part_read(x, w, axes))
+                accesses[own.buffer, table.access] = None
+    return x.zero + of_parts(read, accesses, element_bytes, x.sizes)
 
 
-def _bytes_once(x: Launch, size: float, access: Access) -> float:
-    """Of each position of a load, in the mean: what windows that overlap have in common is read once. size: bytes of an
-    element."""
-    return size * read_once(access, x.sizes)
+def _bytes_once(x: Launch, size: float, part: Part, access: Access) -> float:
+    """Of each position of a load, in the mean: `bytes_once`. size: bytes of an element."""
+    return bytes_once(access, size, dict(x.m.element_bytes)[part.buffer], x.sizes, x.target.l2_bytes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
@@ -463,7 +467,7 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     lost: dict[Part, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        once = {name: _bytes_once(x, size, access) for _, size, name, access in w.loads}
+        once = {name: _bytes_once(x, size, name, access) for _, size, name, access in w.loads}
         whole = {name: prod(x.sizes[a] for a in axes) * once[name] for axes, _, name, _ in w.loads}
         again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
         own = {
@@ -501,7 +505,7 @@ def _stored_bytes(x: Launch) -> Array:
 
 def _stores(x: Launch) -> Iterator[tuple[tuple[str, ...], int, Array]]:
     """The axes of each store but that of chunks, bytes of an element, and of all that it writes."""
-    chunk = split_axis(x.m.split) if x.m.split else None
+    chunk = x.m.kernel.chunk if x.m.split else None
     for axes, size in x.m.stores:
         own = tuple(a for a in axes if a != chunk)
         chunks = x.batch.split if chunk in axes else x.zero + 1.0

@@ -16,7 +16,6 @@ from heapq import heapify, heappop, heappush
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, decompose
-from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
@@ -103,7 +102,7 @@ def search(
         run = _Search(d, target, bounds or Bounds(), prune, prices)
         written = greedy.as_written(run)
     as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
-    fused = written
+    unsearched = [written]
     stopped = "exhausted"
 
     def look_and_ask() -> bool:
@@ -113,16 +112,17 @@ def search(
     try:
         run.deadline = end
         fused = greedy.fused(run, written)
+        if run.assembly.exact_candidate(tuple(fused.values())):
+            unsearched = [fused]
         run.deadline = look_and_ask
-        if run.assembly.exact_candidate(tuple(fused.values())) is None:
-            fused = written
-        for budget in run.budgets(greedy.predicted_us(fused, run.gap_us)):
+        unsearched.append(greedy.stored(run, fused))
+        for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = [*run.found, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
+    found = [*run.found, *((greedy.predicted_us(k, run.gap_us), tuple(k.values())) for k in unsearched)]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.assembly.exact_candidate(steps):
@@ -220,7 +220,7 @@ class _Search:
             total += best[0] + (self.gap_us if i else 0.0)
             schedules.append(best[1])
             if kernel.split is not None:
-                sizes[split_axis(kernel.split)] = best[1].split
+                sizes[kernel.chunk] = best[1].split
         return Costed(plan, tuple(schedules), total)
 
     def readings(self, targets: tuple[Form, ...]) -> list[Reading]:

@@ -1,4 +1,5 @@
-"""Plans that need no search: the program as written, and its operators fused one after the other where that pays.
+"""Plans that need no search: the program as written, its operators fused one after the other where that pays, and what
+kernels reduce then stored where that does.
 
 The exhaustive search starts from them. They bound what is worth looking at, and they are what there is of a program so
 long that time ends the search.
@@ -67,7 +68,23 @@ def as_written(planner: Planner) -> Kernels:
 def fused(planner: Planner, written: Kernels) -> Kernels:
     """From the program as written: intermediates are computed anew by what reads them, and kernels that may be one are
     made one, each where it is predicted to be faster, until nothing is. In order."""
-    kernels, known = dict(written), dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None]()
+    kernels, kernel = dict(written), _maker(planner)
+    _fuse(kernels, planner, kernel)
+    return _in_order(kernels)
+
+
+def stored(planner: Planner, fused: Kernels) -> Kernels:
+    """From a plan whose operators are fused: what a kernel reduces is put into memory first, by a kernel of its own,
+    where that is predicted to be faster, and so on. In order. What is fused one by one may have passed by such a
+    plan: the sums along one axis of a window that is summed along two."""
+    kernels, kernel = dict(fused), _maker(planner)
+    while _with_one_stored(kernels, planner, kernel):
+        _fuse(kernels, planner, kernel)
+    return _in_order(kernels)
+
+
+def _maker(planner: Planner) -> Make:
+    known: dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None] = {}
 
     def kernel(targets: tuple[Form, ...], memory: frozenset[Form]) -> Costed | None:
         try:
@@ -79,9 +96,16 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
             known[key] = min(planner.plans_of(e), key=lambda c: c.us, default=None)
         return known[key]
 
+    return kernel
+
+
+def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
     outputs, gap_us = planner.d.outputs, planner.gap_us
     while _without_one(kernels, outputs, kernel, gap_us) or _with_two_in_one(kernels, outputs, kernel, gap_us):
         pass
+
+
+def _in_order(kernels: Kernels) -> Kernels:
     in_order = ordered(kernels.values())
     assert in_order is not None, "every step keeps an order"
     return {c.plan.targets: c for c in in_order}
@@ -108,6 +132,34 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us
                 kernels.update(changed)
                 return True
     return False
+
+
+def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> bool:
+    """Puts the first class into memory with which the plan is faster: one that kernels reduce."""
+    memory = frozenset(f for targets in kernels for f in targets)
+    inside = {t: _reduced(planner, t, memory) for t in kernels}
+    for f in dict.fromkeys(f for some in inside.values() for f in some):
+        own = kernel((f,), memory)
+        readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
+        made = {t: c for t, c in readers.items() if c is not None}
+        if own is None or len(made) < len(readers):
+            continue
+        if own.us + planner.gap_us + sum(c.us for c in made.values()) < sum(kernels[t].us for t in readers):
+            changed = {(f,): own, **kernels, **made}
+            if ordered(changed.values()) is not None:
+                kernels.clear()
+                kernels.update(changed)
+                return True
+    return False
+
+
+def _reduced(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form]) -> list[Form]:
+    """What a kernel for these classes reduces, with these in memory."""
+    try:
+        e = folded(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
+    except InexpressibleError:
+        return []
+    return [f for f, n in e.chosen if n.reduces and f not in targets and f in planner.space.leaves]
 
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:

@@ -9,7 +9,6 @@ from math import prod
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Node
 from mirage_cli.ir.access import Access
-from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
@@ -85,8 +84,9 @@ class LeastWork:
         for f, access in read:
             x = Load("", buffer_of(self.d, f), access)
             element_bytes[x.buffer] = DTYPE_BYTES[self.storage.dtype_of(f)]
-            part, size = work.part_of(x), work.bytes_of(x, element_bytes)
-            whole = prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
+            part, size, l2_bytes = work.part_of(x.buffer, access), work.bytes_of(x, element_bytes), self.target.l2_bytes
+            once = work.bytes_once(access, size, element_bytes[x.buffer], self.sizes, l2_bytes)
+            whole = prod(self.sizes[a] for a in x.dims) * once
             parts[part] = max(parts.get(part, 0.0), whole)
             accesses.append((x.buffer, access))
         return float(work.of_parts(parts, accesses, element_bytes, self.sizes))

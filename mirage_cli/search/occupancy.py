@@ -155,7 +155,8 @@ def _of_small_type(x: Launch, within: Sequence[tuple[str, int]]) -> NDArray[np.b
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
     float8 has the target's `float8` times that; float32 a third of TF32's · `tf32x3`, or `ieee` of the float32 rate,
-    but where its factor stands in front of the sum. Else the float32 rate."""
+    but where its factor stands in front of the sum; beside a smaller type, a third of bfloat16's or a half of TF32's.
+    Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
@@ -168,9 +169,10 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     fast = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0)
     units, split = fast, x.zero
     if p.single:
-        on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
-        units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
-        split = x.batch.tf32x3 * on_units * (left + right) * depth
+        tf32, (a, b) = target.tf32_flops_per_us, p.singles
+        in_parts = {"bfloat16": target.tensor_flops_per_us / 3, "float16": tf32 / 2}.get(p.beside, tf32 / 3)
+        units = np.where(x.batch.tf32x3, c.tf32x3 * in_parts * together, c.ieee * target.fp32_flops_per_us)
+        split = x.batch.tf32x3 * on_units * (left * a + right * b) * depth
     if p.single and p.small_within is not None:
         small = _of_small_type(x, p.small_within)
         units = np.where(small, fast, units)

@@ -7,10 +7,11 @@ from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
-from mirage_cli.ir.mugraph import exact_values
+from mirage_cli.ir.mugraph import Load, exact_values
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES
 from mirage_cli.search.roles import Plan
+from mirage_cli.search.work import bytes_of, bytes_once
 from mirage_cli.target.gpus import Target
 
 
@@ -50,8 +51,12 @@ class Storage:
     def bytes_of(self, f: Form) -> int:
         """Of a class in device memory, the least that is read or written."""
         if f not in self.weighed:
-            each = DTYPE_BYTES[self.dtype_of(f)]
-            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * min(each, self.written.get(f, each))
+            each = float(DTYPE_BYTES[self.dtype_of(f)])
+            if self.d.is_input(f) and f.atom is not None:
+                name, access = f.atom.args[:2]
+                size = bytes_of(Load("", name, access), {name: int(each)})
+                each = bytes_once(access, size, int(each), self.sizes, self.target.l2_bytes)
+            self.weighed[f] = round(prod(self.sizes[a] for a in f.dims) * min(each, self.written.get(f, each)))
         return self.weighed[f]
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:

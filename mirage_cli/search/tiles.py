@@ -57,7 +57,9 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
             fitting = fitting if size > MIN_DOT else [top] * (top > 1)
         return single + fitting
     if d in m.grid:
-        choices = sorted({1, min(4, top), 64, 512}) if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+        choices = (
+            sorted({1, min(4, top), min(64, top), 512}) if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+        )
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
         whole = prod(whole_block(m, a, sizes) for a in m.whole)

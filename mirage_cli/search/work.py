@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, access_text, dims_of, steady
+from mirage_cli.ir.access import Access, Index, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.footprint import box_around
+from mirage_cli.ir.footprint import box_around, read_once
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, HALVES, WIDEST_BYTES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import Schedule, takes_float8
+from mirage_cli.ir.schedule import Schedule, multiplied_as, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
 
@@ -49,8 +49,10 @@ class Product:
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
     computed: tuple[bool, bool]
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
-    single: bool
-    """Whether its operands are float32."""
+    singles: tuple[bool, bool]
+    """Whether its left and its right operand are float32."""
+    beside: str
+    """As what the matrix units take the operand beside one of float32 (`multiplied_as`)."""
     small_within: tuple[tuple[str, int], ...] | None = None
     """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
@@ -60,6 +62,11 @@ class Product:
     @property
     def axes(self) -> tuple[str, ...]:
         return *self.left, *self.right, *self.summed, *self.batch
+
+    @property
+    def single(self) -> bool:
+        """Whether an operand is float32."""
+        return any(self.singles)
 
 
 @hashed_once
@@ -192,6 +199,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     inputs = tuple(inputs)
     tensors, made = {t.name: t for t in inputs}, {e.out: e for e in kernel.body}
     small = _of_bytes(kernel, element_bytes) | tensors
+    stored = _stored_types(kernel, element_bytes, tensors)
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -213,7 +221,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, bytes_of(x, element_bytes), part_of(x), x.access) for x in read),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
                 tuple(
                     (*block, n)
                     for block, n in Counter(
@@ -228,7 +236,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 ),
                 tuple(
                     Counter(
-                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights)
+                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, exact, stored)
                         for e in products
                     ).items()
                 ),
@@ -280,7 +288,7 @@ def models(graph: MuGraph) -> Mapping[str, Model]:
 
 def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     """The sizes of all axes under a schedule, chunk axes among them."""
-    chunks = {split_axis(k.split): schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
+    chunks = {k.chunk: schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
     return graph.sizes | chunks
 
 
@@ -337,16 +345,29 @@ def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], elem
     return lines is None or any(sizes[a] * element % WIDEST_BYTES == 0 for a in lines.aligned_axes(sizes))
 
 
-def part_of(x: Load) -> Part:
+def bytes_once(access: Access, size: float, element: int, sizes: Mapping[str, int], l2_bytes: int) -> float:
+    """What a load takes from memory for each position, in the mean: what windows that overlap have in common is read
+    once, and so is what tables name again, as far as the L2 still has it. size: bytes for each position. element: of
+    one of the tensor."""
+    if all(i.affine for i in access):
+        return size * read_once(access, sizes)
+    positions = math.prod(sizes[a] for a in dims_of(access))
+    there = box_around([access], sizes) * element
+    again = max(0.0, positions * size - there) * min(1.0, l2_bytes / max(there, 1))
+    return size - again / positions
+
+
+def part_of(buffer: str, access: Access) -> Part:
     """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
-    parts."""
-    return Part(x.buffer, _where(x.access))
+    parts. Under other names of axes, they read the same."""
+    return Part(buffer, _where(access))
 
 
 @lru_cache(maxsize=4096)
 def _where(access: Access) -> str:
     if not all(i.affine for i in access):
-        return access_text(access)
+        names = {d: Index(((f"%{n}", 1),)) for n, d in enumerate(dims_of(access))}
+        return access_text(tuple(i.within(names) for i in access))
     offsets = [i.offset for i in access]
     return str(offsets) if any(offsets) else ""
 
@@ -369,6 +390,15 @@ def of_parts(
             together = np.minimum(together, box * element_bytes[buffer])
         found = found + together
     return found
+
+
+def _stored_types(kernel: Kernel, element_bytes: Mapping[str, int], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The types of values that are loaded or cast. An intermediate of two bytes is of the type that inputs have."""
+    half = next((t.dtype for t in tensors.values() if t.dtype in HALVES), "bfloat16")
+    by_bytes = {1: min(FLOAT8), 2: half}
+    loaded = ((x, tensors.get(x.buffer)) for x in kernel.loads)
+    found = {x.out: t.dtype if t else by_bytes.get(element_bytes[x.buffer], "float32") for x, t in loaded}
+    return found | {e.out: cast for e in kernel.body if (cast := cast_of(e))}
 
 
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
@@ -409,8 +439,13 @@ def _product(
     beside: set[str],
     alone: Unscaled | None,
     float8: bool,
+    exact: Collection[str],
+    stored: Mapping[str, str],
 ) -> Product:
+    """stored: the types of values that are of a smaller one than float32."""
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
+    first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
+    small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
         tuple(d for d in right if d not in left and d not in e.axes),
@@ -418,7 +453,8 @@ def _product(
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
-        alone is None or bool(alone.scaled),
+        (first, second),
+        small[0] if first != second else "float32",
         None if alone is None else alone.within,
         float8,
     )

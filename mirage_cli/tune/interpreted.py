@@ -17,7 +17,7 @@ from mirage_cli.ir.access import renames
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.footprint import large_enough
 from mirage_cli.ir.merge import merge_axes
-from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
@@ -155,7 +155,7 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
             continue
         split = 1
         if k.split is not None:
-            split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
+            split = chunks.setdefault(k.chunk, min(s.split, 3))
         sizes = graph.sizes | chunks
         matrix = k.matrix_axes(sizes)
         tiles = {d: min(t, MIN_DOT) if d in matrix else min(t, 8) for d, t in s.tiles}

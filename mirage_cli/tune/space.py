@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from mirage_cli.codegen.access import SPECIALIZED_WARPS
-from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import (
     AHEAD,
     CHOICES,
@@ -195,18 +195,18 @@ def complete(
 ) -> Schedule | None:
     """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
 
-    Kernels that split the same dimension get the same number of chunks, since their partial results share an axis.
+    Kernels whose partial results share an axis of chunks get the same number of them.
     """
     by_name, sizes = models(graph), dict(graph.sizes)
     chosen: dict[str, KernelSchedule] = {}
     for k in graph.kernels:
         if k.split is not None and k.name in given:
-            sizes.setdefault(split_axis(k.split), given[k.name].split)
+            sizes.setdefault(k.chunk, given[k.name].split)
     for k in graph.kernels:
         if k.kind == "library":
             continue
         m = by_name[k.name]
-        chunks = sizes.get(split_axis(k.split)) if k.split is not None else None
+        chunks = sizes.get(k.chunk) if k.split is not None else None
         s = given.get(k.name)
         if s is None:
             s = _best(m, tuple(sizes.items()), target, chunks)
@@ -215,7 +215,7 @@ def complete(
         elif chunks is not None and s.split != chunks:
             s = replace(s, split=chunks)
         if k.split is not None:
-            sizes.setdefault(split_axis(k.split), s.split)
+            sizes.setdefault(k.chunk, s.split)
         chosen[k.name] = s
     return Schedule(chosen)
 
@@ -241,8 +241,8 @@ def _neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Sche
         for other in _variations(by_name[name], s, tuple(sizes.items()), target):
             given = {**schedule.kernels, name: other}
             if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
-                given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
-                given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
+                others = {n for n in given if n != name and _has_chunks(by_name[n].kernel, kernel.chunk)}
+                given = {n: k for n, k in given.items() if n not in others}
             if (made := complete(graph, target, given)) is not None:
                 made = normalised(graph, made)
                 found[str(made)] = made
@@ -347,8 +347,9 @@ def manner(schedule: Schedule) -> tuple[tuple[bool, type[HandOver], bool], ...]:
     return tuple((s.overlap, type(s.hand_over), s.descriptors) for s in schedule.kernels.values())
 
 
-def _reads_chunks(kernel: Kernel, dim: str) -> bool:
-    return any(split_axis(dim) in x.dims for x in kernel.loads)
+def _has_chunks(kernel: Kernel, chunk: str) -> bool:
+    """Whether a kernel splits its dimension along this axis of chunks, or reads what was split along it."""
+    return (kernel.split is not None and kernel.chunk == chunk) or any(chunk in x.dims for x in kernel.loads)
 
 
 @lru_cache(maxsize=4096)

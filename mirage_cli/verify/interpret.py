@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, may_name_nothing, plain
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.inplace import too_late
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, Straight, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
@@ -162,7 +162,7 @@ def run_mugraph(
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
     for kernel in graph.kernels:
         ks = schedule.kernels.get(kernel.name) or KernelSchedule((), ())
-        chunk = {split_axis(kernel.split): ks.split} if kernel.split else {}
+        chunk = {kernel.chunk: ks.split} if kernel.split else {}
         for s in kernel.stores:
             sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes) | chunk
             shapes[s.buffer] = tuple(sizes[d] for d in tensors[s.buffer].dims)
@@ -320,7 +320,7 @@ def _instances(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int
         at = dict(zip(cut, index, strict=True))
         window = {d: cut[d][i] for d, i in at.items()}
         if kernel.split:
-            window[split_axis(kernel.split)] = (at[kernel.split], at[kernel.split] + 1)
+            window[kernel.chunk] = (at[kernel.split], at[kernel.split] + 1)
         yield window, at
 
 
@@ -482,7 +482,7 @@ class _Instances:
         if s.buffer in self.left and not self.worked.any():
             return
         split = self.kernel.split
-        written = {*s.dims, *((split,) if split and split_axis(split) in s.dims else ())}
+        written = {*s.dims, *((split,) if split and self.kernel.chunk in s.dims else ())}
         for own, index in self.instances:
             if all(i == 0 or d in written for d, i in index.items()):
                 tile = {d: at for d, at in own.items() if d in self.shared.pointwise}

@@ -35,7 +35,7 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     if any(_infinite(e) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))):
         return False
     split = [same_axes(k.split) for k in graph.kernels if k.split]
-    if len(set(split)) < len(split):
+    if len(set(split)) < len(split) or any(k.chunk != split_axis(k.split) for k in graph.kernels if k.split):
         return False  # their chunks need not be the same
     pairs = {d: split_axis(d) for d in {*program.order, *graph.sizes} if same_axes(d) in split}
     if any(_mixes(k, pairs, same_axes) for k in graph.kernels):

@@ -12,7 +12,7 @@ from math import prod
 from mirage_cli.ir.access import Index, index, renames
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
-from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -293,12 +293,11 @@ def _reduced_schedule(
         if k.kind == "library":
             continue
         if k.split:
-            splits[k.split] = splits.get(k.split) or (2 if least else rng.choice((2, 2, 3)))
+            splits[k.chunk] = splits.get(k.chunk) or (2 if least else rng.choice((2, 2, 3)))
         tiles: list[tuple[str, int]] = []
         for d in k.with_role("grid", "split", "loop"):
-            chunked = next((s for s in splits if split_axis(s) == d), None)
-            if chunked is not None:
-                tiles.append((d, 1 if splits[chunked] == 2 else 2))
+            if d in splits:
+                tiles.append((d, 1 if splits[d] == 2 else 2))
             elif uneven(d):
                 tiles.append((d, short_tile(sizes[d])))
             elif k.role(d) == "split":
@@ -308,7 +307,7 @@ def _reduced_schedule(
                 divides = sizes.get(d, 3) % tile == 0 and sizes.get(d, 3) > tile
                 tiles.append((d, short_tile(sizes[d]) if divides else tile))
         order = tuple(d for d, _ in k.roles)
-        kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
+        kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.chunk] if k.split else 1)
     return Schedule(kernels)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables
 from mirage_cli.ir.footprint import is_injective
 from mirage_cli.ir.inplace import too_late
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import (
@@ -125,7 +125,8 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
     known: dict[str, Tensor | Eqn] = {}
     _require(len({d for d, _ in k.roles}) == len(k.roles), f"{k.name} gives an axis two roles")
     _require(len(k.with_role("split")) <= 1, f"{k.name} splits two axes")
-    chunk = split_axis(k.split) if k.split else None
+    chunk = k.chunk if k.split else None
+    _require(chunk not in graph.sizes, f"{k.name} counts its chunks by the axis {chunk}")
     for x in k.loads:
         _check_axes(k, x, graph, None)
         _require(x.out not in known, f"{k.name} defines {x.out} twice")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_cli.algebra.decompose import decompose
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.search.generator import SearchResult, search
+from mirage_cli.search import greedy
+from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.generator import SearchResult, _Search, search  # pyright: ignore[reportPrivateUsage]
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
@@ -56,12 +59,10 @@ def test_a_program_is_fused_without_time_to_search(t: int, d: int) -> None:
     assert kernels_source(best.graph, best.schedule)
 
 
-def test_kernels_that_split_one_axis_have_one_number_of_chunks() -> None:
+def test_kernels_that_split_one_axis_have_chunks_of_their_own() -> None:
     _, result = without_time(TWO_SPLITS)
     best = result.candidates[0]
-    splits = {s.split for k in best.graph.kernels if k.split == "k" for s in [best.schedule.kernels[k.name]]}
-    assert sum(k.split == "k" for k in best.graph.kernels) == 2
-    assert len(splits) == 1
+    assert [k.chunk for k in best.graph.kernels if k.split == "k"] == ["k_split", "k_split_1"]
     assert kernels_source(best.graph, best.schedule)
 
 
@@ -186,3 +187,28 @@ def test_a_sum_over_all_may_lie_between_kernels() -> None:
     assert best.predicted_us < 12
     assert any(t.dims == () for t in best.graph.buffers)
     assert check_equivalence(program, best.graph, 0).ok
+
+
+LOSS = """
+name: loss
+dims: {m: 4096, k: 768, v: 50257}
+dtype: bfloat16
+inputs:
+  X: [m, k]
+  W: {dims: [v, k], scale: 0.02}
+program: |
+  O = mean(logsumexp(dot(X, W, k), v), m)
+outputs:
+  O: {dims: [], dtype: float32}
+"""
+
+
+def test_what_a_kernel_reduces_is_stored_where_that_is_faster() -> None:
+    """Fused one by one, all operators end in one kernel, which holds all that the product sums."""
+    program = lower(parse_spec(LOSS).at())
+    run = _Search(decompose(program), H100, Bounds(), True, {})
+    fused = greedy.fused(run, greedy.as_written(run))
+    stored = greedy.stored(run, fused)
+    assert greedy.predicted_us(stored, run.gap_us) < 0.5 * greedy.predicted_us(fused, run.gap_us)
+    assert check_equivalence(program, run.assembly.in_order(stored).graph, 0).ok
+    assert search(program, H100).candidates[0].predicted_us <= greedy.predicted_us(stored, run.gap_us)

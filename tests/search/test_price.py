@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,42 @@ def test_neighbours_are_read_from_memory_once(first: str, second: str, read: int
     (m,) = models(graph).values()
     launch = Launch.of(m, Batch.of(m, [schedule["k0"]], graph.sizes), graph.sizes, find_target("h100"), ())
     assert float(read_bytes(launch)[0]) == 4 * read
+
+
+TABLE = """
+mugraph table float32
+dims n=ROWS k=65536 p=256
+input S f32[n, p]
+input I i32[k] below n
+output O f32[k, p]
+kernel k0 generated k:grid p:grid
+  A = load S[I{n}[k], p]
+  O[k, p] = mul(A, 2)
+  store O[k, p] = O
+"""
+
+
+@pytest.mark.parametrize(("rows", "read"), [(128, 128), (32768, 32768), (65536, 65536), (131072, 65536)])
+def test_rows_that_a_table_names_again_come_from_the_l2_as_far_as_they_are_there(rows: int, read: int) -> None:
+    graph = parse_mugraph(TABLE.replace("ROWS", str(rows)))
+    schedule = {"k0": KernelSchedule((("k", 1), ("p", 256)), ("k", "p"))}
+    (m,) = models(graph).values()
+    h100 = find_target("h100")
+    launch = Launch.of(m, Batch.of(m, [schedule["k0"]], graph.sizes), graph.sizes, h100, ())
+    table = 4 * 65536
+    assert float(read_bytes(launch)[0]) == table + 1024 * read
+    few = Launch.of(m, launch.batch, graph.sizes, replace(h100, l2_bytes=8 << 20), ())
+    found = float(read_bytes(few)[0]) - table
+    assert found > 1024 * read if 8192 < rows < 65536 else found == 1024 * read
+
+
+def test_rows_that_a_table_names_are_read_once_under_two_names() -> None:
+    text = TABLE.replace("ROWS", "131072").replace("k=65536", "k=4096 i=16 j=16").replace("I i32[k]", "I i32[k, i]")
+    text = text.replace("O f32[k, p]", "O f32[k, i, j]").replace("k:grid p:grid", "k:grid i:grid j:grid p:tile")
+    text = text.replace("  A = load S[I{n}[k], p]\n", "  A = load S[I{n}[k, i], p]\n  B = load S[I{n}[k, j], p]\n")
+    text = text.replace("O[k, p] = mul(A, 2)", "O[k, i, j] = dot(A, B; p)").replace("store O[k, p]", "store O[k, i, j]")
+    graph = parse_mugraph(text)
+    schedule = KernelSchedule((("k", 1), ("i", 16), ("j", 16)), ("k", "i", "j", "p"))
+    (m,) = models(graph).values()
+    launch = Launch.of(m, Batch.of(m, [schedule], graph.sizes), graph.sizes, find_target("h100"), ())
+    assert float(read_bytes(launch)[0]) == 4 * (1 + 256) * 4096 * 16

@@ -311,3 +311,13 @@ def test_an_axis_of_two_is_a_block_when_structures_are_ranked() -> None:
     found = tiles.best_schedule(model_of(graph), graph.sizes, H200)
     assert found is not None and found[1].tile("p") == 2
     assert found[0] < 1.2 * best_us(graph, coarse=False)[0]
+
+
+@pytest.mark.parametrize("f", [20, 32])
+def test_all_of_a_short_axis_is_a_block_when_structures_are_ranked(f: int) -> None:
+    """A part of a line, as blocks of 4 have, is fetched from the L2 several times."""
+    text = PAIRS.replace("p=2", f"p={f}").replace("a*2 + 1", "a*2 + p").replace("load X[h, t, a*2]", "load X[h, t, p]")
+    graph = parse_mugraph(text)
+    found = tiles.best_schedule(model_of(graph), graph.sizes, H200)
+    assert found is not None and found[1].tile("p") >= f
+    assert found[0] < 1.2 * best_us(graph, coarse=False)[0]
