@@ -77,7 +77,7 @@ def test_imports_go_one_way(name: str) -> None:
     assert not backward, "\n".join(backward)
 
 
-MOST_LINES = 800
+MOST_LINES = 850
 """Of a module: what is longer holds more than one idea."""
 
 

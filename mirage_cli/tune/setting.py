@@ -83,7 +83,8 @@ Run = Callable[[int], Left]
 class Case:
     """One distribution's inputs, with what the program makes of them: by eager PyTorch, and in float64.
 
-    room: whether so many bytes more may be held of it. before: called before each evaluation.
+    room: whether so many bytes more may be held of it. pieces: in which it is judged. before: called before each
+    evaluation.
     results: of evaluations that every candidate is compared with, by which they are.
     known: what no candidate changes of the yardstick on these data.
     """
@@ -91,6 +92,7 @@ class Case:
     reference: yardstick.Reference
     inputs: Tensors
     room: Callable[[Case, int], bool]
+    pieces: Sequence[yardstick.Piece]
     before: Callable[[], None] = lambda: None
     results: dict[Hashable, Tensors] = field(default_factory=dict[Hashable, Tensors])
     known: yardstick.Known = field(default_factory=yardstick.Known)
@@ -100,10 +102,24 @@ class Case:
         return sum(x.nbytes for some in (self.inputs, *self.results.values()) for x in some)
 
     def eager(self) -> Tensors:
-        """The outputs by eager PyTorch."""
+        """The outputs by eager PyTorch; in pieces, where memory has no room for what it makes on its way."""
         if "eager" not in self.results:
-            self.results["eager"] = [y.clone() for y in yardstick.as_tuple(self.reference.eager(*self.inputs))]
+            self.results["eager"] = self._eager_whole() or self._eager_in_pieces()
         return self.results["eager"]
+
+    def _eager_whole(self) -> Tensors | None:
+        try:
+            return [y.clone() for y in yardstick.as_tuple(self.reference.eager(*self.inputs))]
+        except torch.OutOfMemoryError:
+            if len(self.pieces) == 1:
+                raise
+            return None
+
+    def _eager_in_pieces(self) -> Tensors:
+        parts = [yardstick.as_tuple(self.reference.eager(*piece.inputs(self.inputs))) for piece in self.pieces]
+        cut = self.pieces[0].cut
+        assert cut is not None, "what has no cut has one piece"
+        return [torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), cut.outputs, strict=True)]
 
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
@@ -196,7 +212,7 @@ class Setting:
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
             reference = self.reference()
-            self.expected = [Case(reference, inputs, self.has_room) for inputs in self.drawn]
+            self.expected = [Case(reference, inputs, self.has_room, self.pieces) for inputs in self.drawn]
             for case in self.expected:
                 case.exact(self.pieces[0])
         self.synchronize()
@@ -345,7 +361,7 @@ class Setting:
         if i in self.cases and not anew:
             return self.cases[i]
         inputs = self.inputs_of(i, contracted, anew)
-        case = Case(self.reference(), inputs, self.has_room)
+        case = Case(self.reference(), inputs, self.has_room, self.pieces)
         case.eager()
         if not anew:
             case.known = self.known.setdefault(i, case.known)

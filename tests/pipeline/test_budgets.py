@@ -21,7 +21,7 @@ from mirage_cli.spec.graph import Graph, dot, silu
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result
-from mirage_cli.tune import explore
+from mirage_cli.tune import deadline, explore
 from tests.pipeline import made_up_gpu
 
 
@@ -162,5 +162,5 @@ def test_a_problem_has_the_elements_of_the_largest_value_that_its_definition_mak
     """The pairs of a row's elements are a thousand times as many as these: to judge a kernel, all of them are made."""
     program = parse_spec(NUCLEUS).at()
     problem = measured_problem(program, 0)
-    assert problem.elements == 64 * 1024 * (2 + 1024) > explore.LARGE_ELEMENTS
+    assert problem.elements == 64 * 1024 * (2 + 1024) > deadline.LARGE_ELEMENTS
     assert measured_problem(gated(16).program(), 0).elements == 8 * 512 + 512 * 16 + 2 * 8 * 16

@@ -262,6 +262,19 @@ def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest
     assert f"inf at ({ELEMENTS - 1}," in str(setting.judge_all(last, STANDARD, anew=False).problem)
 
 
+def test_what_eager_has_no_memory_for_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As attention whose scores of all heads are larger than the memory; without an independent axis it is not."""
+    reference = "import torch\n\ndef reference(x):\n    if len(x) > 1000:\n"
+    reference += "        raise torch.OutOfMemoryError('made up')\n    return 2 * x\n"
+    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(Problem((X,), (Y,), reference, cut=((0,), (0,), ELEMENTS, 1)))
+    assert setting.judge_all(GOOD, STANDARD, anew=False).ok
+    assert not setting.judge_all(candidate("wrong", "torch.mul(x, 3, out=y)"), STANDARD, anew=False).ok
+    with pytest.raises(torch.OutOfMemoryError):
+        setting.set_problem(Problem((X,), (Y,), reference))
+
+
 @pytest.mark.parametrize(("dtype", "ok"), [("bfloat16", True), ("float32", False)])
 def test_a_kernel_rounds_as_the_program_does_and_not_as_its_first_input(dtype: str, ok: bool, tmp_path: Path) -> None:
     """An input in float8 allows no more, and one in float32 no less."""

@@ -18,7 +18,19 @@ MOST_TAKEN = 8
 """Of the largest elements, and of the factors of a product: each is an expression of its own."""
 
 
-@aten("aten.sum", behind=1)
+def in_its_type(node: Any, x: Array) -> Array:
+    """What a reduction reads, which it converts first to the type that the call names: a fraction is cut off."""
+    dtype, given = node.kwargs.get("dtype"), node.args[0].meta["val"].dtype
+    if dtype is None or dtype.is_floating_point or not given.is_floating_point:
+        return x
+    return both(g.integer, x)
+
+
+@aten("aten.sum", behind=1, with_node=True)
+def _sum(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return summed(in_its_type(node, x), dims, keep)
+
+
 def summed(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("sum", number_of(x), positions(x, dims), keep)
 
@@ -62,8 +74,9 @@ def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -
     return mask_of(most(number_of(mask_of(x)), dims, keep))
 
 
-@aten("aten.prod", behind=1)
-def _prod(x: Array, dim: int | None = None, keep: bool = False) -> Array:
+@aten("aten.prod", behind=1, with_node=True)
+def _prod(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
+    x = in_its_type(node, x)
     if dim is None or x.shape[dim] > MOST_TAKEN:
         raise Unsupported("a product of many elements")
     made = p.selected(x, dim, 0)
@@ -136,9 +149,9 @@ def running(x: Array, dim: int, kind: str, nothing: float) -> Array:
     return p.reduction(kind, inside, [dim + 1])
 
 
-@aten("aten.cumsum")
-def _cumsum(x: Array, dim: int) -> Array:
-    return running(x, dim, "sum", 0)
+@aten("aten.cumsum", with_node=True)
+def _cumsum(_t: Trace, node: Any, x: Array, dim: int) -> Array:
+    return running(in_its_type(node, x), dim, "sum", 0)
 
 
 @aten("aten.logcumsumexp")
