@@ -22,7 +22,7 @@ from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookup
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor, cast_of
+from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
 
@@ -135,9 +135,13 @@ class ScheduledKernel:
 
     @cached_property
     def float32_accurate(self) -> bool:
-        """Whether results are to be right to the last bits of float32."""
-        tensors = *self.graph.inputs, *self.graph.outputs
-        return "float32" in {self.graph.dtype, *(t.dtype for t in tensors)}
+        """Whether results are to be right to the last bits of float32: of a program that has some, and of one whose
+        outputs are decided by comparing with numbers that a type of few bits has. A quotient may be half-way between
+        two of these, and then every bit counts.
+        """
+        types = {self.graph.dtype, *(t.dtype for t in (*self.graph.inputs, *self.graph.outputs))}
+        few = any(t.dtype not in HALVES for t in self.graph.outputs)
+        return "float32" in types or few or any(cast_of(e) in FLOAT8 for k in self.graph.kernels for e in k.body)
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:

@@ -126,3 +126,26 @@ def test_a_cast_ends_what_float32_reaches() -> None:
     )
     assert best.predicted_us < slow.predicted_us
     assert check_equivalence(program, best.graph, 0).proved
+
+
+QUOTIENT = """
+name: quotient
+dims: {{m: 64, n: 64}}
+dtype: bfloat16
+inputs: {{X: [m, n]}}
+program: |
+  Y = X / max(abs(X), n)
+  O = {value}
+outputs:
+  O: {{dims: [m, n], dtype: {dtype}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "exact"),
+    [("bfloat16", "Y", False), ("float8_e4m3fn", "Y", True), ("int8", "integer(Y * 127)", True)],
+)
+def test_quotients_that_few_bits_decide_about_are_exact(dtype: str, value: str, exact: bool) -> None:
+    """217 / 56 is half-way between two numbers of float8, and the fast quotient of a GPU may be below it."""
+    best = search(parse_spec(QUOTIENT.format(value=value, dtype=dtype)).at(), H100).candidates[0]
+    assert ("div_rn" in kernels_source(best.graph, best.schedule)) == exact
