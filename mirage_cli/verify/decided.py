@@ -23,8 +23,9 @@ ROUNDS = (range(2), range(2, 8), range(8, 16), range(16, 32), range(32, 64))
 """The seeds of evaluations with moved results, at most. One decides an element as a kernel does that rounds, and
 float64 does not, with a probability of about 3/8: it moves results by four times the kernel's error, to either side.
 Behind each round, the elements are left alone that rounding explains."""
-FEW = 8
-"""After so many, half of what differs is explained, if it is rounding."""
+FEW, MANY = 8, 32
+"""After so many evaluations, half of what differs is explained, if it is rounding and so many elements differ. Chance
+leaves each open with a probability of (5/8)**FEW or more: of a few, all."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,11 @@ class Decisions:
         """How many elements, at these positions of the axis, are not explained."""
         return int((~self.explained[self._at(positions)[0]]).sum())
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether too much is open for it to be rounding, after `FEW` evaluations."""
+        return 2 * self.open() > max(MANY, len(self.at))
+
     def open_positions(self) -> list[int]:
         """Where on the axis such elements are, ascending."""
         return (self.at[~self.explained] // self.inner % self.length).unique().tolist()
@@ -152,6 +158,6 @@ def decided(y: torch.Tensor, ref: torch.Tensor, others: Iterable[torch.Tensor]) 
     for i, x in enumerate(others if len(found.at) else ()):
         found.look(x)
         open_ones = found.open()
-        if not open_ones or (i >= FEW and 2 * open_ones > len(found.at)):
+        if not open_ones or (i >= FEW and found.hopeless):
             break
     return found.decided()

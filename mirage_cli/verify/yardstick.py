@@ -264,7 +264,7 @@ def judge_decisions(
                 if not mine.open(piece.positions):
                     break
                 mine.look(rounded(piece, dtype, seed, times)[i], piece.positions)
-        if 2 * mine.open() > len(mine.at):
+        if mine.hopeless:
             break
     found, count = mine.decided(), max(1, mine.count)
     parts = (found.differing, len(theirs.at), found.differing - found.wrong)

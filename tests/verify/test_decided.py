@@ -248,3 +248,19 @@ def test_what_is_open_is_evaluated_at_its_positions_alone() -> None:
     assert judged.problem == "output 0 is 1 at (1, 40, 2), where float64 has 0"
     assert asked[0] == (3, 40, 41) and set(asked[1:]) == {(3, 40, 41), (40,)} and asked[-1] == (40,)
     assert len(asked) == 64 * 4 - 6 * 2
+
+
+@pytest.mark.parametrize(("count", "explained"), [(1, True), (16, True), (40, False)])
+def test_chance_may_leave_a_few_open_at_first(count: int, explained: bool) -> None:
+    """The twentieth evaluation explains them. Of forty that none has explained so far, it is not asked."""
+    ref = torch.zeros(64, dtype=torch.float64)
+    y = (torch.arange(64) < count).int()
+    asked: list[int] = []
+
+    def rounded(*_: object) -> Tensors:
+        asked.append(1)
+        return [y.double() if len(asked) >= 20 else ref]
+
+    judged = judge_outputs("normal", [y], lambda _: [ref], [ref.int()], rounded, 4, False)
+    assert (judged.problem is None) == explained == (len(asked) == 20)
+    assert (decided(y, ref, iter([*[ref] * 20, y.double()])).wrong == 0) == explained
