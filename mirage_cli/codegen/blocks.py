@@ -135,13 +135,13 @@ class ScheduledKernel:
 
     @cached_property
     def float32_accurate(self) -> bool:
-        """Whether results are to be right to the last bits of float32: of a program that has some, and of one whose
-        outputs are decided by comparing with numbers that a type of few bits has. A quotient may be half-way between
-        two of these, and then every bit counts.
+        """Whether results are to be right to the last bits of float32. They are where the program has float32, and
+        where it makes whole numbers, masks or float8: a quotient may be half-way between two numbers of these types,
+        and then every bit counts.
         """
         types = {self.graph.dtype, *(t.dtype for t in (*self.graph.inputs, *self.graph.outputs))}
-        few = any(t.dtype not in HALVES for t in self.graph.outputs)
-        return "float32" in types or few or any(cast_of(e) in FLOAT8 for k in self.graph.kernels for e in k.body)
+        rounded = any(t.dtype not in HALVES for t in self.graph.outputs)
+        return "float32" in types or rounded or any(cast_of(e) in FLOAT8 for k in self.graph.kernels for e in k.body)
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:

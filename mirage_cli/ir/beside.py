@@ -35,7 +35,7 @@ def _parts(kernel: Kernel, tiled: frozenset[str]) -> tuple[Kernel, ...]:
             own.append(store)
     if len(groups) < 2:
         return (kernel,)
-    return tuple(only(kernel, {*stores}) for _, stores in groups)
+    return tuple(only(kernel, frozenset(stores)) for _, stores in groups)
 
 
 def _loads(kernel: Kernel, body: Collection[Eqn], stores: Collection[Store]) -> tuple[Load, ...]:
@@ -45,10 +45,11 @@ def _loads(kernel: Kernel, body: Collection[Eqn], stores: Collection[Store]) -> 
 
 def _grid(kernel: Kernel, store: Store) -> frozenset[str]:
     """The axes of the grid that what is stored depends on."""
-    return frozenset(only(kernel, {store}).with_role("grid"))
+    return frozenset(only(kernel, frozenset({store})).with_role("grid"))
 
 
-def only(kernel: Kernel, stores: Collection[Store]) -> Kernel:
+@lru_cache(maxsize=4096)
+def only(kernel: Kernel, stores: frozenset[Store]) -> Kernel:
     """The kernel with these stores alone, and what they need."""
     body = tuple(live_eqns(kernel.body, {s.value for s in stores}))
     loads = _loads(kernel, body, stores)

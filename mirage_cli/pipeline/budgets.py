@@ -28,13 +28,14 @@ def optimize_together(
 ) -> list[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
-    calls: of each program, in a call of the model. budget_s: for all of them. least_s: for each, where the budget
-    has not that much for all. What the database answers is tuned no further.
+    calls: of each program, in a call of the model. budget_s: for all of them. least_s: for each, also where the
+    budget is too small for that. What the database answers is tuned no further.
     """
     count = len(programs)
     each_s = budget_s / max(count, 1)
     in_two = session.measures and count > 1
-    first_s = max(FIRST * each_s, FIRST_LEAST_S if each_s >= least_s else least_s) if in_two else max(each_s, least_s)
+    first_least_s = FIRST_LEAST_S if in_two and each_s >= least_s else least_s
+    first_s = max((FIRST if in_two else 1.0) * each_s, first_least_s)
     start = time.monotonic()
     session.allow(first_s, max(SEARCHING * budget_s, first_s) if count > 1 else None)
     found = list(optimize(session, programs))

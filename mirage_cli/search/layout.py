@@ -66,12 +66,13 @@ def batch_axes(node: Node) -> Iterator[frozenset[str]]:
 
 def summed_axes(d: Decomposition, node: Node) -> Iterator[tuple[Form, tuple[str, ...]]]:
     """The classes that the node reads beside an input, with the axes over which a product of the node sums and which
-    both have, as they lie in the input."""
+    both have, as they lie in the input. Of one axis there is but one order."""
     for s in node.steps:
         if OPS[s.op].kind == "contraction":
             for read in filter(d.is_input, node.children):
                 axes = tuple(a for a in axes_of(d, read) if a in s.axes)
-                yield from ((f, tuple(a for a in axes if a in f.dims)) for f in node.children if not d.is_input(f))
+                both = ((f, tuple(a for a in axes if a in f.dims)) for f in node.children if not d.is_input(f))
+                yield from ((f, some) for f, some in both if len(some) > 1)
 
 
 def moved_axes(node: Node, batches: Iterable[frozenset[str]]) -> Iterator[tuple[Form, frozenset[str]]]:

@@ -146,7 +146,7 @@ class Model:
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return _parts(self, frozenset(tiled))
+        return tuple(_part_of(self, k) for k in beside(self.kernel, tiled))
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
@@ -164,11 +164,8 @@ class Model:
 
 
 @lru_cache(maxsize=4096)
-def _parts(m: Model, tiled: frozenset[str]) -> tuple[Model, ...]:
-    inputs = unnamed(m.inputs)
-    element_bytes = dict(m.element_bytes)
-    some = beside(m.kernel, tiled)
-    return tuple(_part(_Part(nameless(k, element_bytes, m.exact, inputs), k, m)) for k in some)
+def _part_of(m: Model, kernel: Kernel) -> Model:
+    return _part(_Part(nameless(kernel, dict(m.element_bytes), m.exact, unnamed(m.inputs)), kernel, m))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from mirage_cli.tune.trials import Trial
 JUDGING_S = 20.0
 """What one step of a judgement may take, or the budget where that is more."""
 WAITING_S = 60.0
-"""What a judgement may take as long as no kernel has been judged everywhere: slow is better than none. One that takes
-longer ends this."""
+"""What a judgement may take as long as no kernel has passed everywhere: a late answer is better than none. After one
+judgement that takes longer, the others have `OVERTIME_S`."""
 
 
 class Judge:
@@ -23,7 +23,7 @@ class Judge:
     def __init__(self, worker: GpuWorker, task: Task, deadline: Deadline) -> None:
         self.worker, self.task, self.deadline = worker, task, deadline
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
-        self.waits = True
+        self.waits = True  # `WAITING_S` for each judgement
 
     def verdict(self, trial: Trial, anew: bool = False) -> Judged:
         """Every distribution against float64 and eager, once. anew: on data drawn anew."""
