@@ -226,7 +226,7 @@ def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
 
 
 def positions(f: ScheduledKernel, d: str, start: Start) -> plan.Positions:
-    wide = f.huge and not isinstance(start, nodes.AtZero)
+    wide = f.huge and (f.block[d] > 1 or not isinstance(start, nodes.AtZero))
     return plan.Positions(d, start, f.block[d] > 1, wide, d in f.padded and f.block[d] > 1)
 
 

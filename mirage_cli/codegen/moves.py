@@ -62,7 +62,7 @@ def load(
         if (live := f.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(f, live)), live.identity
         repeated = tuple(f.repeats(x).items())
-        few = {d: nodes.Picked(d, f.block[d] > n, at[d], every=_every(f.block[d], n)) for d, n in repeated}
+        few = {d: nodes.Picked(d, f.block[d] > n, at[d], f.huge, _every(f.block[d], n)) for d, n in repeated}
         where = pointers(f, x.buffer, x.access, axes, few)
         mask = f.masked_dims(x.dims, axes)
         several = tuple((d, n) for d, n in repeated if d in axes)
