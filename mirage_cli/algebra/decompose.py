@@ -111,6 +111,11 @@ class Decomposition:
     wide: dict[Form, bool] = field(default_factory=dict[Form, bool])
 
     @cached_property
+    def decisive(self) -> frozenset[str]:
+        """The program's values that decisions are made of."""
+        return self.program.decisive()
+
+    @cached_property
     def exact(self) -> frozenset[Form]:
         return frozenset(f for v in self.program.exact() for f in self.forms[v])
 
@@ -214,21 +219,22 @@ def decompose(
     d = Decomposition(algebra, program, outputs, {}, {n: tuple(v[n] for v in versions) for n in safe}, {}, {})
     for forms in versions:
         _note_products(d, forms)
-    own: dict[Form, list[Node]] = {}
     for forms in versions:
         for name, form in forms.items():
             d.names.setdefault(form, name)
             if form in (raw[name], plain[name]):
                 d.own.setdefault(form, name)
-        for form, nodes in _program_nodes(d, forms).items():
-            own.setdefault(form, []).extend(nodes)
+    own, decisive = _own_nodes(d, versions)
     todo = list(dict.fromkeys(d.outputs))
     for form in todo:
         if d.is_input(form):
             d.nodes[form] = ()
             continue
         nodes = own.get(form, [])
-        if not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
+        if form in decisive:
+            if form.atom is None:
+                d.cuts["what decisions are made of"] += 1
+        elif not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
             nodes = [*nodes, *_algebra_nodes(d, form, nodes)]
         elif not nodes:
             nodes = [*islice(_algebra_nodes(d, form, []), 1)]
@@ -315,9 +321,21 @@ def _fits(d: Decomposition, form: Form, dtype: str) -> bool:
 # -- nodes
 
 
-def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[Node]]:
-    """The program's own equations as nodes, where they hold for the safe forms too."""
-    nodes: dict[Form, list[Node]] = {}
+def _own_nodes(d: Decomposition, versions: Iterable[dict[str, Form]]) -> tuple[dict[Form, list[Node]], set[Form]]:
+    """The program's own equations by the class that they make; and the classes that are made in no other way."""
+    own: dict[Form, list[Node]] = {}
+    decisive: set[Form] = set()
+    for forms in versions:
+        for form, node, decides in _program_nodes(d, forms):
+            own.setdefault(form, []).append(node)
+            if decides:
+                decisive.add(form)
+    return own, decisive
+
+
+def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> Iterator[tuple[Form, Node, bool]]:
+    """The program's own equations as nodes, where they hold for the safe forms too; and whether the class is to have
+    no others."""
     for e in _with_joined_reads(d.program):
         given = e.args[: OPS[e.op].arity]  # tables are part of an access
         args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in given)
@@ -333,15 +351,20 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
             node = Node(_steps_of(d, e, constant), "program")
-            nodes.setdefault(safe[e.out], []).append(node)
-    for form, node in _moved_nodes(d, safe):
-        nodes.setdefault(form, []).append(node)
-    return nodes
+            yield safe[e.out], node, _decides(d, e, safe[e.out])
+    yield from _moved_nodes(d, safe)
 
 
-def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node]]:
+def _decides(d: Decomposition, e: Eqn, form: Form) -> bool:
+    """Whether decisions are made of what an equation computes by elements: only itself rounds as the program does. But
+    Σs that are added may become one, as those are rounded in any order."""
+    row = OPS[e.op]
+    return e.out in d.decisive and row.kind == "elementwise" and not (row.linear and _sums_in(form))
+
+
+def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node, bool]]:
     """The program's own differences where they are read: at other places, from arguments there. Those of the algebra
-    may cancel where these do not.
+    may cancel where these do not. So it is with what decisions are made of.
 
     D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
     """
@@ -357,11 +380,13 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
             continue
         todo += [(a, names) for a in e.values]
-        if -1 not in OPS[e.op].linear[1:]:
+        decides = _decides(d, e, form)
+        if -1 not in OPS[e.op].linear[1:] and not decides:
             continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
         if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
-            yield form, Node((Step(e.op, tuple(_constant(a) if isinstance(a, Form) else a for a in args)),), "program")
+            constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
+            yield form, Node((Step(e.op, constant),), "program"), decides
 
 
 def _with_joined_reads(program: Program) -> Iterator[Eqn]:

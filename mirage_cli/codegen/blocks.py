@@ -47,6 +47,11 @@ class EmitError(Exception):
         self.reason = reason
 
 
+def _jumps(e: Eqn) -> bool:
+    """Whether an equation jumps, of floating-point numbers."""
+    return e.op in OPS and OPS[e.op].jumps and (e.type == "float" or OPS[e.op].result == "int")
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """Where a partial result was stored: where none of these is negative. Elsewhere it is `identity`."""
@@ -136,12 +141,12 @@ class ScheduledKernel:
     @cached_property
     def float32_accurate(self) -> bool:
         """Whether results are to be right to the last bits of float32. They are where the program has float32, and
-        where it makes whole numbers, masks or float8: a quotient may be half-way between two numbers of these types,
-        and then every bit counts.
+        where it makes whole numbers, masks or float8: a quotient may be half-way between two of these, and then every
+        bit counts.
         """
         types = {self.graph.dtype, *(t.dtype for t in (*self.graph.inputs, *self.graph.outputs))}
-        rounded = any(t.dtype not in HALVES for t in self.graph.outputs)
-        return "float32" in types or rounded or any(cast_of(e) in FLOAT8 for k in self.graph.kernels for e in k.body)
+        decided = any(t.dtype not in HALVES for t in self.graph.outputs)
+        return "float32" in types or decided or any(_jumps(e) for k in self.graph.kernels for e in k.body)
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:

@@ -226,7 +226,7 @@ def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
 
 
 def positions(k: ScheduledKernel, d: str, start: Start) -> plan.Positions:
-    wide = k.huge and not isinstance(start, nodes.AtZero)
+    wide = k.huge and (k.block[d] > 1 or not isinstance(start, nodes.AtZero))
     return plan.Positions(d, start, k.block[d] > 1, wide, d in k.padded and k.block[d] > 1)
 
 

@@ -62,7 +62,7 @@ def load(
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
-        few = {d: nodes.Picked(d, k.block[d] > n, at[d], every=_every(k.block[d], n)) for d, n in repeated}
+        few = {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in repeated}
         where = pointers(k, x.buffer, x.access, axes, few)
         mask = k.masked_dims(x.dims, axes)
         several = tuple((d, n) for d, n in repeated if d in axes)

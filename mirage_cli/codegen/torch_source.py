@@ -51,13 +51,14 @@ from mirage_cli.ir.program import (
 Dims = tuple[str, ...]
 
 
-def torch_source(program: Program, name: str = "reference") -> str:
+def torch_source(program: Program, name: str = "reference", starts: Mapping[str, str] | None = None) -> str:
     """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
 
+    starts: of some axes, an argument that says which of all positions is the first that the inputs have.
     Inputs that the program changes are changed; where nothing else is asked for, it returns None. Outputs are
     contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
     """
-    return _Writer(program, name).text()
+    return _Writer(program, name, starts or {}).text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,11 @@ class _Value:
 class _Writer:
     """Writes one statement for each equation."""
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: Program, name: str, starts: Mapping[str, str]) -> None:
         self.program = program
-        self.function = name
+        self.function, self.starts = name, starts
         reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *DTYPES}
+        reserved |= {*starts.values()}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -111,7 +113,8 @@ class _Writer:
         for e in self.program.eqns:
             self.values[e.out] = self.statement(e)
         results = self.results()
-        header = f"def {self.function}({', '.join(self.names[t.name] for t in self.program.inputs)}):"
+        parameters = [*(self.names[t.name] for t in self.program.inputs), *(f"{x}=0" for x in self.starts.values())]
+        header = f"def {self.function}({', '.join(parameters)}):"
         doc = f'"""{self.program.name} in PyTorch, in the dtype of its floating-point inputs."""'
         body = [doc, *self.preamble(results), *self.statements, f"return {', '.join(results)}".rstrip()]
         return "\n    ".join([header, *body]) + "\n"
@@ -360,7 +363,7 @@ class _Writer:
     def atom(self, a: Atom, dims: Dims) -> str:
         match a:
             case str():
-                text = f"torch.arange({self.size(a)}, device={self.device()})"
+                text = f"torch.arange({self.positions(a)}, device={self.device()})"
                 return self.aligned(_Value(text, (a,), "int"), dims, "int")
             case Quotient() | Remainder():
                 inside = self.position(a.of, dims)
@@ -399,8 +402,7 @@ class _Writer:
     def leaf(self, e: Eqn, row: Op) -> _Value:
         if e.dims and (i := parse_index(e.axes[0])).axis is None:
             return self.assign(e, self.position(i, e.dims), e.dims)
-        size = self.size(e.axes[0])
-        argument = f"{size}, device={self.device()}" if e.dims else size
+        argument = f"{self.positions(e.axes[0])}, device={self.device()}" if e.dims else self.size(e.axes[0])
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
 
     def elementwise(self, e: Eqn, row: Op) -> _Value:
@@ -509,6 +511,11 @@ class _Writer:
             return text
         tail = layout[layout.index(have[0]) :]
         return f"{text}[{', '.join(':' if d in have else 'None' for d in tail)}]"
+
+    def positions(self, dim: str) -> str:
+        """Those that the inputs have, as `torch.arange` takes them."""
+        size, start = self.size(dim), self.starts.get(dim)
+        return f"{start}, {start} + {size}" if start else size
 
     def size(self, dim: str) -> str:
         for t in self.program.inputs:

@@ -192,8 +192,10 @@ def _count(*counts: nodes.Count) -> str:
 def _positions(s: p.Positions, _: Names) -> Iterator[str]:
     start, lanes = _start(s.start), f"tl.arange(0, BLOCK_{s.dim})"
     moves = not isinstance(s.start, nodes.AtZero)
-    if s.wide:
+    if s.wide and moves:
         start = f"{start if start.isidentifier() and not s.block else f'({start})'}.to(tl.int64)"
+    elif s.wide:
+        lanes += ".to(tl.int64)"
     yield f"i_{s.dim} = " + (" + ".join([start] * moves + [lanes]) if s.block else start)
     if s.padded:
         yield f"in_{s.dim} = i_{s.dim} < SIZE_{s.dim}"
@@ -474,11 +476,13 @@ def _place(x: Place, want: Axes, names: Names) -> str:
         case nodes.Lanes(d, block):
             return _spread(f"i_{d}", (d,) if block else (), want)
         case nodes.Picked(d, block, start, wide, every, clamped):
-            text = f"i_{d}" if start is None else _start(start) + ".to(tl.int64)" * wide
+            text = f"i_{d}" if start is None else _start(start)
             if every is not None:
                 text += f" + {_every(every)}"
             if clamped:
                 text = f"tl.minimum({text}, SIZE_{d} - 1)"
+            if wide and text != "0":
+                text = f"({text}).to(tl.int64)"
             return _spread(f"({text})", (d,) if block else (), want)
         case nodes.Divided(terms, start, by, rest, axes, wide):
             inside = _position(terms, start, axes, names)

@@ -285,7 +285,9 @@ def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> l
 
 
 def _lines(sizes: list[int]) -> list[NDArray[np.int64]]:
-    """Positions across the lines, one array for each axis."""
+    """Positions across the lines, one array for each axis: of many lines, some that are drawn."""
     count = prod(sizes)
-    lines = np.arange(count) if count <= MOST_LINES else np.linspace(0, count - 1, MOST_LINES).astype(np.int64)
-    return [np.asarray(x, np.int64) for x in np.unravel_index(lines, sizes)] if sizes else []
+    if count > MOST_LINES:
+        rng = np.random.default_rng(0)
+        return [rng.integers(0, n, MOST_LINES) for n in sizes]
+    return [np.asarray(x, np.int64) for x in np.unravel_index(np.arange(count), sizes)] if sizes else []

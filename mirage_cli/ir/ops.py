@@ -91,6 +91,7 @@ class Op:
         result of two parts' results.
     all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
     cast: the floating-point type that the argument is rounded to, and the result is of.
+    jumps: between numbers that rounding tells apart: of an argument near such a place, every bit counts.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Op:
     joins: str = ""
     all_reduce: str = ""
     cast: str = ""
+    jumps: bool = False
 
     @property
     def compares(self) -> bool:
@@ -245,7 +247,7 @@ def _cast_to_float8(dtype: str, digits: int, bias: int, most: float, beyond: flo
     clamped = f"torch.clamp({{0}}, -{most}, {most})" if beyond == most else "{0}"
     return _unary(dtype, f"x rounded to {dtype}", lambda x: _to_float8(x, digits, bias, most, beyond),
                   f"to_{dtype}({{0}})", f"{clamped}.to(torch.{dtype}).to({{0}}.dtype)", flops=8.0, zero="all",
-                  result="float", known="fn", growth="fresh", assignable=True, cast=dtype)  # fmt: skip
+                  result="float", known="fn", growth="fresh", jumps=True, assignable=True, cast=dtype)  # fmt: skip
 
 
 def _compare(
@@ -399,9 +401,9 @@ _ROWS = [
     _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", zero="all", degree="first",
            meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1))),
            known="exactly", growth="first", symbol="-", exact=operator.neg, linear=(-1,)),
-    _unary("reciprocal", "1 / x", lambda x: 1 / x, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
+    _unary("reciprocal", "1 / x", lambda x: 1 / x, "tl.div_rn(1.0, {0})", "torch.reciprocal({0})", flops=8.0,
            domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1))),
-           result="float", known="exactly", growth="inverse"),
+           result="float", known="exactly", growth="inverse", nearly="(1.0 / {0})"),
     _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", zero="all",
            meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2))),
            known="exactly", growth="squared"),
@@ -469,20 +471,20 @@ _ROWS = [
     # Triton's floor and ceil take numbers below 1e-38 for 0.
     _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
            "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
-           result="float", known="fn", growth="fresh", assignable=True),
+           result="float", known="fn", growth="fresh", jumps=True, assignable=True),
     _unary("ceil", "the least whole number that is not below x", lambda x: np.ceil(x * 1.0),
            "tl.where(tl.ceil({0}) < {0}, 1.0, tl.ceil({0}))", "torch.ceil({0})", flops=4.0, zero="all",
-           result="float", known="fn", growth="fresh", assignable=True),
+           result="float", known="fn", growth="fresh", jumps=True, assignable=True),
     _unary("round", "the nearest whole number, halves to even", lambda x: np.round(x * 1.0), "round_to_even({0})",
-           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", assignable=True,
-           helper=ROUND),
+           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", jumps=True,
+           assignable=True, helper=ROUND),
     _unary("integer", "x without its fraction, an integer", lambda x: np.trunc(x * 1.0).astype(np.int64),
            "tl.cast({0}, tl.int32)", "{0}.long()", flops=2.0, zero="all",
            meaning=(lambda F, x: F.integer(x), lambda A, x: A.fn("integer", x)),
-           result="int", known="fn", growth="fresh", exact=lambda x: Fraction(int(x)), assignable=True),
+           result="int", known="fn", growth="fresh", jumps=True, exact=lambda x: Fraction(int(x)), assignable=True),
     _unary("sign", "1, -1, or 0 for 0 and NaN", lambda x: (x > 0) * 1.0 - (x < 0),
            "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))", "torch.sign({0})", flops=6.0, zero="all",
-           result="float", known="fn", growth="fresh", assignable=True),
+           result="float", known="fn", growth="fresh", jumps=True, assignable=True),
     _unary("log1p", "log(1 + x), exact near 0", np.log1p, "log1p({0})", "torch.log1p({0})", flops=16.0,
            domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", assignable=True, helper=LOG1P),
     _unary("expm1", "exp(x) - 1, exact near 0", np.expm1, "expm1({0})", "torch.expm1({0})", flops=20.0, zero="all",
@@ -499,7 +501,7 @@ _ROWS = [
     Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", np.remainder,
        *_fn("remainder", Fraction(0)), "remainder({0}, {1})", "({0} % {1})", "same", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
-       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
+       known="fn", growth="fresh", jumps=True, assignable=True, commutes=False, takes_infinity=False, symbol="%",
        exact=operator.mod, helper=REMAINDER, of_integers="whole_remainder({0}, {1})",
        by_power=lambda emit, x, y: emit("bit_and", x, emit("sub", emit("shift_left", Fraction(1), y), Fraction(1))),
        of_powers="({0} & {2})", whole=lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
@@ -507,7 +509,7 @@ _ROWS = [
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", np.floor_divide,
        *_fn("floor_divide", Fraction(0)), "floor_divide({0}, {1})", "({0} // {1})", "same", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
-       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
+       known="fn", growth="fresh", jumps=True, assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE,
        of_integers="whole_quotient({0}, {1})", of_powers="({0} >> {3})",
        by_power=lambda emit, x, y: emit("shift_right", x, y),

@@ -440,6 +440,18 @@ class Program:
                 found.add(e.out)
         return self.unrounded(found)
 
+    def decisive(self) -> frozenset[str]:
+        """What decisions are made of, but for what floating-point sums lie between: masks, integers and float8 as
+        outputs, and arguments of functions that jump. Where such a value is half-way between two results, its last bit
+        decides."""
+        found = {t.name for t in self.outputs if t.dtype in FLOAT8 or tensor_type(t) != "float"}
+        for e in reversed(self.eqns):
+            row = OPS[e.op]
+            summed = row.kind in ("reduction", "contraction") and not row.extremum and e.type == "float"
+            if row.jumps or (e.out in found and not summed):
+                found |= set(e.values)
+        return frozenset(found)
+
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
         found.update((e.out, e.type) for e in self.eqns)

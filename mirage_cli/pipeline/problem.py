@@ -12,7 +12,7 @@ from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.search.cost import floor_us
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Problem, TensorSpec
-from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
+from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
 
 def floor_of(program: Program, target: Target) -> float:
@@ -36,13 +36,16 @@ def measured_problem(program: Program, seed: int) -> Problem:
     tensors = {t.name for t in (*lowered.inputs, *lowered.outputs)}
     between = [v.dims for name, v in lowered.values().items() if name not in tensors]
     largest = max((math.prod(apart.sizes[d] for d in dims) for dims in between), default=0)
-    forms = [torch_source(apart), torch_source(lowered, "stepwise")]
+    blocks = blocks_of(program)
+    starts = {axis: start for axis, (*_, start) in blocks.items() if start}
+    forms = [torch_source(apart, starts=starts), torch_source(lowered, "stepwise", starts)]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
-    return Problem(inputs, outputs, source, seed, cut, lies, called, program.arguments, largest, program.dtype)
+    judged = cut, lies, called, program.arguments, largest, program.dtype, tuple(blocks.values())
+    return Problem(inputs, outputs, source, seed, *judged)
 
 
 def problems_at_other_sizes(program: Program, seed: int) -> tuple[tuple[Problem, int], ...]:

@@ -23,6 +23,7 @@ from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Tensor
 from mirage_cli.pipeline.agreement import differs
 from mirage_cli.pipeline.computed import computed_hash
+from mirage_cli.pipeline.constants import folded, scale_of
 from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
 from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
@@ -69,7 +70,6 @@ from mirage_cli.spec.aten.trace import (
     inverse,
     kept_statistics,
     memory_order,
-    mutable,
     order_of_result,
     row_of,
     supported,
@@ -86,8 +86,6 @@ COMPOSITE = DispatchKey.CompositeExplicitAutograd
 """Of PyTorch's own text of an operator in others."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
-MANY = 256
-"""Numbers from which on their deviation is looked at."""
 TUNED = (1, 16, 256, 4096)
 """Sizes to tune for of an axis whose size differs by call, besides that of the example."""
 TUNED_OF_SEVERAL = (16, 1024)
@@ -161,31 +159,6 @@ def decomposed(program: torch.export.ExportedProgram, by: dict[Any, Any]) -> tor
         return program.run_decompositions(by)
 
 
-def scale_of(tensor: torch.Tensor) -> float | None:
-    """The standard deviation of a parameter's data, as a power of 4: equal layers have equal programs."""
-    if not tensor.is_floating_point() or tensor.numel() < MANY:
-        return None
-    deviation = float(tensor.detach().float().std())
-    return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
-
-
-def worked_out(model: torch.fx.GraphModule) -> None:
-    """Puts what operators that are not known make of numbers alone among the tensors that the model holds."""
-    for n in calls(model.graph):
-        value = n.meta.get("val")
-        drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
-        if supported(n) or n.all_input_nodes or drawn or mutable(n) or not isinstance(value, torch.Tensor):
-            continue
-        with unset_fake_temporarily(), torch.no_grad():
-            made = n.target(*n.args, **n.kwargs)
-        model.register_buffer(f"made_{n.name}", made, persistent=False)
-        with model.graph.inserting_before(n):
-            held = model.graph.get_attr(f"made_{n.name}")
-        held.meta = n.meta | {"scale": scale_of(made)}
-        n.replace_all_uses_with(held)
-        model.graph.erase_node(n)
-
-
 def only_lifted(node: torch.fx.Node) -> bool:
     """Whether a held tensor is one that the model's text makes of a number or a list, as `torch.tensor(0.5)` does. A
     tensor that the model or a closure holds may be changed between calls."""
@@ -227,7 +200,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
     known: dict[Signature, Region | Refused] = {}
-    worked_out(model)
+    folded(model)
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)

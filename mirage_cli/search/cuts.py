@@ -41,6 +41,8 @@ CUTS: Mapping[str, str] = {
     "cancellation": "The program subtracts here; other terms that all but cancel would leave rounding errors.",
     "a product of sums multiplied out": "The program multiplies two sums; each pair of their terms would be a product "
     "of its own.",
+    "what decisions are made of": "Whole numbers, masks or float8 are made of this value, whose last bit may decide: "
+    "its operators stay the program's.",
     # of what one kernel computes
     "expansions of one kernel": "More ways to compute these values in one kernel than the bound allows; a spread of "
     "them was kept.",

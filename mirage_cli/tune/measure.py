@@ -33,7 +33,7 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.verify.numeric import LiesFields
+from mirage_cli.verify.numeric import BlockFields, LiesFields
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
@@ -87,6 +87,7 @@ class Problem:
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
+    blocks: the fields of the `yardstick.Block`s in which each piece is evaluated.
     lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
@@ -104,6 +105,7 @@ class Problem:
     arguments: tuple[int, ...] = ()
     largest: int = 0
     precision: str = "float32"
+    blocks: tuple[BlockFields, ...] = ()
 
     @property
     def elements(self) -> int:

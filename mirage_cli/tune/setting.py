@@ -104,22 +104,16 @@ class Case:
     def eager(self) -> Tensors:
         """The outputs by eager PyTorch; in pieces, where memory has no room for what it makes on its way."""
         if "eager" not in self.results:
-            self.results["eager"] = self._eager_whole() or self._eager_in_pieces()
+            self.results["eager"] = self._eager_whole() or self.reference.in_pieces(self.inputs, self.pieces)
         return self.results["eager"]
 
     def _eager_whole(self) -> Tensors | None:
         try:
             return [y.clone() for y in yardstick.as_tuple(self.reference.eager(*self.inputs))]
         except torch.OutOfMemoryError:
-            if len(self.pieces) == 1:
+            if len(self.pieces) == 1 and not self.reference.blocks:
                 raise
             return None
-
-    def _eager_in_pieces(self) -> Tensors:
-        parts = [yardstick.as_tuple(self.reference.eager(*piece.inputs(self.inputs))) for piece in self.pieces]
-        cut = self.pieces[0].cut
-        assert cut is not None, "what has no cut has one piece"
-        return [torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), cut.outputs, strict=True)]
 
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
@@ -379,7 +373,9 @@ class Setting:
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
         module = load_module(self.problem.reference_source, self.directory)
         precision: torch.dtype = getattr(torch, self.problem.precision)
-        return yardstick.Reference(module.reference, getattr(module, "stepwise", module.reference), precision)
+        stepwise = getattr(module, "stepwise", module.reference)
+        blocks = tuple(yardstick.Block(*x) for x in self.problem.blocks)
+        return yardstick.Reference(module.reference, stepwise, precision, blocks=blocks)
 
 
 def device_properties(device: torch.device) -> Any:

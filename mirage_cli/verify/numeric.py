@@ -179,14 +179,20 @@ SHARED_BYTES = 1 << 30
 
 
 def independent_axis(program: Program) -> CutFields | None:
-    """The axis to cut a judgement along: no equation mixes its positions, names them or counts them. None where no
-    axis is so. Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
+    """The axis to cut a judgement along; None where no axis is independent."""
+    found = _cut_along(program)
+    return None if found is None else (*_places(program, found[0]), program.sizes[found[0]], found[1])
+
+
+def _cut_along(program: Program) -> tuple[str, int] | None:
+    """An axis of every output, and what one position takes: no equation mixes its positions, names them or counts them.
+    Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
     lowered, sizes = lower(program), program.sizes
     mixed = {d for e in lowered.eqns for d in e.acts_on}
     elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]
     ranked: list[tuple[tuple[bool, bool, int, int], str]] = []
     for axis in program.order:
-        if axis in mixed or not all(axis in t.dims for t in program.outputs):
+        if axis in mixed or not _in_all_outputs(program, axis):
             continue
         at = [n // max(1, sizes[axis]) for dims, n in elements if axis in dims]
         position_bytes = sum(at) + 8 * max(at)  # what rounds the largest value holds several of its size
@@ -194,11 +200,50 @@ def independent_axis(program: Program) -> CutFields | None:
         cuts_rows = any(t.dims.index(axis) >= row_axis([sizes[d] for d in t.dims]) for t in program.outputs)
         coarse = position_bytes > FINE_BYTES or shared > SHARED_BYTES
         ranked.append(((coarse, cuts_rows, shared, position_bytes), axis))
-    if not ranked or not program.outputs:
+    if not ranked:
         return None
     (*_, position_bytes), axis = min(ranked)
+    return axis, position_bytes
+
+
+def _in_all_outputs(program: Program, axis: str) -> bool:
+    return bool(program.outputs) and all(axis in t.dims for t in program.outputs)
+
+
+def _places(program: Program, axis: str) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
+    """Where inputs have the axis, and where outputs do, which all have it."""
     inputs = tuple(t.dims.index(axis) if axis in t.dims else None for t in program.inputs)
-    return inputs, tuple(t.dims.index(axis) for t in program.outputs), sizes[axis], position_bytes
+    return inputs, tuple(t.dims.index(axis) for t in program.outputs)
+
+
+BlockFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int, str | None]
+"""The fields of a `yardstick.Block`, which needs torch."""
+BLOCK_BYTES = 1 << 30
+"""About what the float64 values of one block take."""
+
+
+def blocks_of(program: Program) -> Mapping[str, BlockFields]:
+    """The axes to evaluate a piece along in blocks, where one position of the axis that pieces are cut along takes more
+    than a block does: no equation mixes their positions, but masks may name them. First those without which the least
+    is computed."""
+    lowered, cut = lower(program), _cut_along(program)
+    named = {d for e in lowered.eqns if e.op == "index" and not e.looks_up for d in e.acts_on}
+    mixed = {d for e in lowered.eqns if e.op != "index" or e.looks_up for d in e.acts_on}
+    held = program.sizes | ({cut[0]: 1} if cut else {})
+    values = [v.dims for v in lowered.values().values()]
+
+    def bytes_with(axis: str) -> int:
+        return sum(8 * math.prod(held[d] for d in dims) for dims in values if axis in dims)
+
+    found: dict[str, BlockFields] = {}
+    given = sorted({d for t in program.inputs for d in t.dims} - mixed)
+    for axis in sorted(given, key=bytes_with, reverse=True):
+        step = max(1, BLOCK_BYTES * held[axis] // max(1, bytes_with(axis)))
+        if step < held[axis] and _in_all_outputs(program, axis):
+            held[axis] = step
+            start = f"start_{axis}" if axis in named else None
+            found[axis] = (*_places(program, axis), program.sizes[axis], step, start)
+    return found
 
 
 def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

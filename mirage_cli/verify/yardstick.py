@@ -67,6 +67,36 @@ class Piece:
         return x.index_select(axis, torch.tensor(self.positions, device=x.device))
 
 
+@dataclass(frozen=True)
+class Block:
+    """An axis along which a program is evaluated a few positions at a time, where a piece takes too much memory.
+
+    inputs, outputs: where each has the axis; None where an input lacks it. length: of the axis. step: positions at a
+    time. start: the argument of the program's functions that says which position is the first, where that matters.
+    """
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    length: int
+    step: int
+    start: str | None = None
+
+
+def in_blocks(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], blocks: Sequence[Block]
+) -> tuple[torch.Tensor, ...]:
+    """What the function makes of the inputs, block by block along each of these axes."""
+    if not blocks:
+        return as_tuple(function(*inputs))
+    (first, *rest), parts = blocks, list[tuple[torch.Tensor, ...]]()
+    for at in range(0, first.length, first.step):
+        count = min(first.step, first.length - at)
+        given = [x if i is None else x.narrow(i, at, count) for x, i in zip(inputs, first.inputs, strict=True)]
+        part = functools.partial(function, **{first.start: at}) if first.start else function
+        parts.append(in_blocks(part, given, rest))
+    return tuple(torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), first.outputs, strict=True))
+
+
 def pieces_of(cut: Cut | None) -> list[Piece]:
     """Pieces of about `PIECE_BYTES`; one, the whole, where all is no more or there is no cut."""
     if cut is None or (step := step_of(cut)) >= cut.length:
@@ -294,16 +324,30 @@ class Reference:
 
     eager: as a user calls it. stepwise: its definition, operator by operator. precision: the type that it computes in.
     wide: what gives the outputs of inputs in float64, where that is not `eager`. All return a tensor or several.
+    blocks: in which each piece is evaluated.
     """
 
     eager: Callable[..., Any]
     stepwise: Callable[..., Any]
     precision: torch.dtype
     wide: Callable[..., Any] | None = None
+    blocks: tuple[Block, ...] = ()
+
+    def evaluated(self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of a piece, as float64, by one of the program's functions."""
+        return [y.double() for y in in_blocks(function, inputs, self.blocks)]
+
+    def in_pieces(self, inputs: Sequence[torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
+        """The outputs by eager PyTorch, piece by piece, where memory has no room for what it makes on its way."""
+        parts = [in_blocks(self.eager, piece.inputs(inputs), self.blocks) for piece in pieces]
+        cut = pieces[0].cut
+        if cut is None:
+            return [*parts[0]]
+        return [torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), cut.outputs, strict=True)]
 
     def exact(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
         """The outputs in float64."""
-        return _widened((self.wide or self.eager)(*in_float64(piece.inputs(inputs))))
+        return self.evaluated(self.wide or self.eager, in_float64(piece.inputs(inputs)))
 
     def rounded(
         self,
@@ -325,19 +369,19 @@ class Reference:
             least = torch.finfo(precision).tiny * (1 if seed % 2 else torch.finfo(precision).eps)  # may be flushed to 0
             moved = MoveEveryResult(precision, summing, seed, times) if times else None
             with moved or RoundEveryResult(precision, summing, seed, least):
-                return _widened(function(*in_float64(given)))
+                return self.evaluated(function, in_float64(given))
         mode = RoundEveryResult(dtype or self.precision, dtype is not None, seed)
         with mode:
-            result = function(*in_float64(given, dtype, seed))
+            result = self.evaluated(function, in_float64(given, dtype, seed))
         if dtype and mode.jumped:
             with RoundEveryResult(dtype, True, seed):
-                result = self.stepwise(*in_float64(given))
-        return _widened(result)
+                result = self.evaluated(self.stepwise, in_float64(given))
+        return result
 
     def ranged(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
         """Its definition in float64, with the infinities and NaN that float32's range may make of it."""
         with RangeOfEveryResult(torch.float32):
-            return _widened(self.stepwise(*in_float64(piece.inputs(inputs))))
+            return self.evaluated(self.stepwise, in_float64(piece.inputs(inputs)))
 
     def judge(
         self,
@@ -354,10 +398,6 @@ class Reference:
         ranged = functools.partial(self.ranged, inputs)
         how = tolerance, overflow_like_eager, terms, cut, None, ranged
         return judge_outputs(name, outputs, exact, as_tuple(self.eager(*inputs)), rounded, *how)
-
-
-def _widened(result: Any) -> list[torch.Tensor]:
-    return [y.double() for y in as_tuple(result)]
 
 
 class _Output:

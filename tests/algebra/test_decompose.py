@@ -232,3 +232,31 @@ def test_a_graph_prints_each_class_with_its_ways() -> None:
         "X[k,m] := X[m,k]",
         "W[k,n] := W[k,n]",
     ]
+
+
+def operators(text: str) -> set[str]:
+    """Of every way to make a value of the program."""
+    d = decompose(program("m=8 n=16 k=4", "X[m,n] A[m,k] B[m,k] W[k,n]", text))
+    return {" ".join(s.op for s in n.steps) for nodes in d.nodes.values() for n in nodes}
+
+
+@pytest.mark.parametrize("decision", ["float8_e4m3fn", "float8_e5m2", "round", "integer", "floor"])
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("a = abs(X) | t = max(a; n) | s = div(t, 448) | q = div(X, s)", "mul div"),  # 448·X / max
+        ("a = abs(X) | t = max(a; n) | s = div(448, t) | q = mul(X, s)", "mul div"),
+        ("a = abs(X) | t = max(a; n) | l = log2(t) | c = ceil(l) | s = exp2(c) | q = div(X, s)", "exp"),  # of 0.693·c
+        ("r = add(A, B) | p = div(A, r) | x = dot(X, W; n) | q = mul(p, x)", "mul div"),
+    ],
+)
+def test_what_decisions_are_made_of_is_computed_as_the_program_does(decision: str, text: str, other: str) -> None:
+    """(448 / max)·X and X / (max / 448) differ in the last bit, where one may be half-way between two numbers."""
+    assert other in operators(f"{text} | O = abs(q)")
+    assert other not in operators(f"{text} | O = {decision}(q)")
+
+
+def test_sums_that_decisions_are_made_of_may_become_one() -> None:
+    """A·W + B·W = (A + B)·W"""
+    ways = operators("a = dot(A, W; k) | b = dot(B, W; k) | c = add(a, b) | q = div(c, 3) | O = round(q)")
+    assert ways == {"round", "div", "add", "dot"}

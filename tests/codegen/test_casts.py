@@ -14,6 +14,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.numeric import reference64
 from tests.codegen.conftest import Stages
 
 H100 = find_target("h100")
@@ -143,9 +144,47 @@ outputs:
 
 @pytest.mark.parametrize(
     ("dtype", "value", "exact"),
-    [("bfloat16", "Y", False), ("float8_e4m3fn", "Y", True), ("int8", "integer(Y * 127)", True)],
+    [
+        ("bfloat16", "Y", False),
+        ("float8_e4m3fn", "Y", True),
+        ("int8", "integer(Y * 127)", True),
+        ("bfloat16", "round(Y * 8) / 8", True),
+    ],
 )
 def test_quotients_that_few_bits_decide_about_are_exact(dtype: str, value: str, exact: bool) -> None:
     """217 / 56 is half-way between two numbers of float8, and the fast quotient of a GPU may be below it."""
     best = search(parse_spec(QUOTIENT.format(value=value, dtype=dtype)).at(), H100).candidates[0]
     assert ("div_rn" in kernels_source(best.graph, best.schedule)) == exact
+
+
+SCALED = """
+name: scaled
+dims: {{m: 128, n: 1792}}
+dtype: float32
+inputs: {{X: [m, n]}}
+program: |
+  s = {scale}
+  O = {value}
+outputs: {{O: {{dims: [m, n], dtype: {dtype}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "dtype"),
+    [
+        ("max(abs(X), n) / 448", "float8_e4m3fn(clamp(X / s, -448, 448))", "float8_e4m3fn"),
+        ("max(abs(X), n)", "float8_e5m2(X / (s / 448))", "float8_e5m2"),
+        ("exp2(ceil(log2(max(abs(X), n) / 448)))", "float8_e4m3fn(X * (1 / s))", "float8_e4m3fn"),
+        ("(max(X, n) - min(X, n)) / 896", "integer(clamp(round(X / s / 4), -128, 127))", "int8"),
+    ],
+)
+def test_ties_are_decided_as_the_program_decides_them(scale: str, value: str, dtype: str) -> None:
+    """In rows with c for a scale, c·j is divided by what it is a multiple of; 448·c·(1 / 448) is not always c."""
+    program = parse_spec(SCALED.format(scale=scale, value=value, dtype=dtype)).at()
+    best = search(lower(program), H100).candidates[0]
+    module = load_export(kernels_source(best.graph, best.schedule))
+    x = torch.arange(128, 256)[:, None] * torch.arange(-895, 897) / 2
+    out = torch.zeros(x.shape, dtype=getattr(torch, dtype))
+    module.launch([x], [out], module.make_scratch(torch.device("cpu")))
+    (want,) = reference64(program, [x])
+    assert torch.equal(out.double(), want)

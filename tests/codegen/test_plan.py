@@ -296,3 +296,24 @@ kernel k0 generated m:loop k:loop n:grid
     source = emit_kernel(graph, graph.kernels[0], schedule, graph.sizes).source
     ast.parse(source)
     assert "i_m = ((step // 64) * 1).to(tl.int64)" in source
+
+
+@pytest.mark.parametrize("m", [1, 16])
+def test_all_positions_of_a_block_are_64_bits(m: int) -> None:
+    """15 · 2^28 elements are beyond 32 bits, and the compiler refuses a factor of 2^32."""
+    graph = parse_mugraph(
+        """mugraph huge float16
+dims m=16 k=16384 n=16384
+input X f16[m, k, n]
+output Y f16[m, k, n]
+kernel k0 generated m:grid k:grid n:grid
+  X = load X[m, k, n]
+  Y[m, k, n] = neg(X)
+  store Y[m, k, n] = Y
+"""
+    )
+    schedule = Schedule.parse(f"k0: m={m} k=1 n=1024 order=m,k,n warps=4 stages=2")
+    source = emit_kernel(graph, graph.kernels[0], schedule, graph.sizes).source
+    positions = {line.split(" = ")[0].strip(): line for line in source.splitlines() if "    i_" in line}
+    assert {*positions} == {"i_m", "i_k", "i_n"} and all(".to(tl.int64)" in line for line in positions.values())
+    assert ("i_m = tl.arange(0, BLOCK_m).to(tl.int64)" in source) == (m == 16)

@@ -497,6 +497,12 @@ def jumps(c: Case) -> bool:
     return mode.jumped
 
 
+@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf" and OPS[n].result != "bool"])
+def test_jumps_says_what_the_yardstick_takes_for_a_jump(name: str) -> None:
+    row = OPS[name]
+    assert {jumps(c) or row.result == "int" for c in cases(row)} == {row.jumps}
+
+
 @pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
 def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) -> None:
     """Float32 arguments, the ends of the domain among them, give nearly what float64 ones give, but at a jump."""

@@ -17,17 +17,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.triton_interpreter import product_of_tf32x3, to_tf32
-from mirage_cli.verify import testdata, yardstick
+from mirage_cli.verify import numeric, testdata, yardstick
 from mirage_cli.verify.distance import Error, distance, error, overflows
 from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
-from mirage_cli.verify.numeric import NumericVerdict, called64, draw_inputs, independent_axis, judge, reference64
+from mirage_cli.verify.numeric import (
+    NumericVerdict,
+    blocks_of,
+    called64,
+    draw_inputs,
+    independent_axis,
+    judge,
+    reference64,
+)
 from mirage_cli.verify.rounding import RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
     PIECE_BYTES,
+    Block,
     Cut,
     Judgement,
     Piece,
@@ -679,3 +689,59 @@ def test_a_single_integer_is_the_largest_where_figures_of_speed_count(drawn: tup
     largest = (drawn[0] or 700) - 1
     assert {single(0, seed) for seed in range(8)} == {largest}
     assert len({single(1, seed) for seed in range(8)} - {largest}) > 4
+
+
+IN_BLOCKS = """
+name: in_blocks
+dims: {{h: 2, r: 3, q: 50, s: 50, d: 4}}
+dtype: bfloat16
+inputs: {{Q: [{axes}], K: [s, d], L: [q], T: {{dims: [q], dtype: int32, below: s}}}}
+program: |
+  A = where(index(s) <= index(q) and {mask}, dot(Q, K, d), -100)
+  O = dot({value}, K, s) + L * T
+outputs: {{O: [{axes}]}}
+"""
+BLOCK = 8 * 2 * 50 * 50
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that is made."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        y = func(*args, **(kwargs or {}))
+        if isinstance(y, torch.Tensor) and not func.is_view:
+            self.nbytes = max(self.nbytes, y.nbytes)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("axes", "mask", "value"),
+    [
+        ("h, r, q", "index(s) > index(q) - 20", "softmax(A, s)"),
+        ("q", "(2 * index(q) + 1) % 3 > 0", "softmax(A, s)"),
+        ("q, r", "index(s) < T", "softmax(A, s)"),
+        ("q, h", "index(q) % 7 > 0", "float8_e4m3fn(softmax(A, s) * index(q))"),
+    ],
+)
+def test_what_is_too_large_is_evaluated_in_blocks(
+    axes: str, mask: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Along any axes of the outputs, also where masks name their positions: float64's outputs are the same."""
+    monkeypatch.setattr(numeric, "BLOCK_BYTES", BLOCK)
+    program = parse_spec(IN_BLOCKS.format(axes=f"{axes}, d", mask=mask, value=value)).at()
+    blocks = blocks_of(program)
+    assert blocks and "s" not in blocks and "d" not in blocks
+    problem = measured_problem(program, 0)
+    scope: dict[str, Any] = {"torch": torch}
+    exec(problem.reference_source or "", scope)
+    whole = Reference(scope["reference"], scope["stepwise"], torch.bfloat16)
+    parts = replace(whole, blocks=tuple(Block(*x) for x in problem.blocks))
+    inputs = draw_inputs(program, "normal", torch.device("cpu"), 0)
+    with Largest() as made:
+        found = parts.exact(inputs, Piece())
+    assert made.nbytes <= BLOCK
+    torch.testing.assert_close(found, whole.exact(inputs, Piece()))
+    ((y,), (z,)) = (x.rounded(inputs, Piece(), torch.float32, 0) for x in (parts, whole))
+    torch.testing.assert_close(y, z, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,129 @@
+"""Constant folding: what a graph computes of numbers alone.
+
+Masks of a model's own text are made of positions. Where a tensor of integers or truth values turns out to be a number,
+or positions along an axis, the graph makes it as such; the search knows what lies between two positions, and not what
+a cumulative sum over comparisons of them is.
+
+    cumsum(diff(arange(n)) != 1)    -->    full([n], 0)
+    arange(n)[arange(n)] + 2        -->    arange(2, n + 2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any  # torch's graphs and nodes have few types
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import tree_map
+
+from mirage_cli.pipeline.inplace import calls
+from mirage_cli.pipeline.symbols import shape_of
+from mirage_cli.spec.aten.trace import mutable, row_of, supported
+
+MOST = 1 << 24
+"""Elements of a tensor that is worked out to look at it."""
+MANY = 256
+"""Numbers from which on their deviation is looked at."""
+aten = torch.ops.aten
+Values = dict[Any, torch.Tensor]
+
+
+def worked_out(model: torch.fx.GraphModule) -> Values:
+    """What nodes that read no tensors of the model's make, on the CPU; of operators that are known here where it has at
+    most MOST elements."""
+    values: Values = {}
+
+    def value(x: Any) -> Any:
+        return values.get(x, x) if isinstance(x, torch.fx.Node) else torch.device("cpu") if is_device(x) else x
+
+    for n in calls(model.graph):
+        like = n.meta.get("val")
+        drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+        if drawn or mutable(n) or not isinstance(like, torch.Tensor) or any(x not in values for x in n.all_input_nodes):
+            continue
+        sized = all(isinstance(size, int) for size in shape_of(n))
+        if not sized or (supported(n) and like.numel() > MOST):
+            continue
+        args, kwargs = tree_map(value, (n.args, n.kwargs), is_leaf=lambda x: isinstance(x, torch.fx.Node))
+        with unset_fake_temporarily(), torch.no_grad():
+            values[n] = n.target(*args, **kwargs)
+    return values
+
+
+def is_device(x: Any) -> bool:
+    return isinstance(x, torch.device)
+
+
+def folded(model: torch.fx.GraphModule) -> None:
+    """Makes numbers and positions as such. What operators that are not known make of numbers alone is put among the
+    tensors that the model holds."""
+    for n, made in worked_out(model).items():
+        if not supported(n):
+            instead = held(model, n, made)
+        elif n.all_input_nodes and not row_of(n).moves and not made.is_floating_point() and not made.is_complex():
+            instead = counted(model.graph, n, made)
+        else:
+            continue
+        if instead is not None:
+            n.replace_all_uses_with(instead)
+            model.graph.erase_node(n)
+
+
+def held(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:
+    """The tensor as one of the model's own."""
+    model.register_buffer(f"made_{node.name}", made.to(node.meta["val"].device), persistent=False)
+    with model.graph.inserting_before(node):
+        found = model.graph.get_attr(f"made_{node.name}")
+    found.meta = node.meta | {"scale": scale_of(made)}
+    return found
+
+
+def scale_of(tensor: torch.Tensor) -> float | None:
+    """The standard deviation of a parameter's data, as a power of 4: equal layers have equal programs."""
+    if not tensor.is_floating_point() or tensor.numel() < MANY:
+        return None
+    deviation = float(tensor.detach().float().std())
+    return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
+
+
+def counted(graph: torch.fx.Graph, node: Any, made: torch.Tensor) -> Any:
+    """The tensor as a number or as positions along an axis; None where it is neither."""
+    steps = [*steps_of(made)]
+    if made.numel() == 0 or len(steps) > 1 or (steps and made.dtype == torch.bool):
+        return None
+    first = made.flatten()[0].item()
+    axis, step = steps[0] if steps else (None, 0)
+    of_steps = torch.full(made.shape, first, dtype=made.dtype)
+    if axis is not None:
+        shape = [n if d == axis else 1 for d, n in enumerate(made.shape)]
+        of_steps = of_steps + step * torch.arange(made.shape[axis], dtype=made.dtype).view(shape)
+    if not torch.equal(of_steps, made):
+        return None
+    options: dict[str, Any] = {"dtype": made.dtype, "device": node.meta["val"].device}
+    with graph.inserting_before(node):
+        if axis is None:
+            return kept(graph, node, aten.full.default, [*made.shape], first, **options)
+        count = made.shape[axis]
+        line = kept(graph, node, aten.arange.start_step, first, first + step * count, step, **options)
+        lying = kept(graph, node, aten.view.default, line, [n if d == axis else 1 for d, n in enumerate(made.shape)])
+        return kept(graph, node, aten.expand.default, lying, [*made.shape])
+
+
+def steps_of(made: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """The axes along which a tensor's first two elements differ, and by how much."""
+    for axis, n in enumerate(made.shape):
+        if n > 1 and made.numel() > 0:
+            line = made[tuple(slice(None) if d == axis else 0 for d in range(made.dim()))]
+            if step := int(line[1]) - int(line[0]):
+                yield axis, step
+
+
+def kept(graph: torch.fx.Graph, node: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call, with what is known of its result."""
+    found = graph.call_function(target, args, kwargs)
+    values = tree_map(lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x, args)
+    with node.meta["val"].fake_mode:
+        found.meta = node.meta | {"val": target(*values, **kwargs)}
+    return found
