@@ -66,9 +66,14 @@ def as_written(planner: Planner) -> Kernels:
 
 
 def fused(planner: Planner, written: Kernels) -> Kernels:
-    """From the program as written: intermediates are computed anew by what reads them, and kernels that may be one are
-    made one, each where it is predicted to be faster, until nothing is. In order."""
+    """From the program as written: libraries give way to kernels, intermediates are computed anew by what reads them,
+    and kernels that may be one are made one, each where it is predicted to be faster, until nothing is. In order."""
     kernels, kernel = dict(written), _maker(planner)
+    memory = frozenset(f for targets in kernels for f in targets)
+    for targets, own in written.items():
+        other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
+        if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
+            kernels[targets] = other
     _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
@@ -78,7 +83,7 @@ def stored(planner: Planner, fused: Kernels) -> Kernels:
     where that is predicted to be faster, and so on. In order. What is fused one by one may have passed by such a
     plan: the sums along one axis of a window that is summed along two."""
     kernels, kernel = dict(fused), _maker(planner)
-    while _with_one_stored(kernels, planner, kernel):
+    while _with_one_stored(kernels, planner, kernel) or _with_one_in_place(kernels, planner, kernel):
         _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
@@ -150,6 +155,30 @@ def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> bool:
                 kernels.clear()
                 kernels.update(changed)
                 return True
+    return False
+
+
+def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> bool:
+    """Puts into memory, in the place of an intermediate, the first class that it is made of with which the plan is
+    faster: a product in 16 bits, say, in the place of what is made of it in float32. Only what its kernel reduces."""
+    memory = frozenset(f for targets in kernels for f in targets)
+    for targets, old in kernels.items():
+        f, *others = targets
+        if others or f in planner.d.outputs:
+            continue
+        reading = [t for t, c in kernels.items() if f in c.plan.leaves]
+        for g in _reduced(planner, targets, memory):
+            own = kernel((g,), memory - {f})
+            readers = {t: kernel(t, memory - {f} | {g}) for t in reading}
+            made = {t: c for t, c in readers.items() if c is not None}
+            if own is None or len(made) < len(readers):
+                continue
+            if own.us + sum(c.us for c in made.values()) < old.us + sum(kernels[t].us for t in reading):
+                changed = {t: c for t, c in ({(g,): own} | kernels | made).items() if t != targets}
+                if ordered(changed.values()) is not None:
+                    kernels.clear()
+                    kernels.update(changed)
+                    return True
     return False
 
 

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, Remainder, atom_index, combined, quotient, remainder
+from mirage_cli.ir.access import (
+    Access,
+    Atom,
+    Index,
+    Lookup,
+    Quotient,
+    Remainder,
+    atom_index,
+    combined,
+    quotient,
+    remainder,
+)
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.verify.rewritten import mugraph_with, program_with
@@ -22,7 +33,9 @@ def with_limits_as_axes(program: Program, graph: MuGraph) -> tuple[Program, MuGr
     dims: list[tuple[str, int]] = []
     for t in program.inputs:
         if t.name in looked_up and isinstance(t.below, int):
-            named[t.name] = next(n for n in (f"{t.name}_limit" + "_" * i for i in range(len(taken) + 1)) if n not in taken)
+            named[t.name] = next(
+                n for n in (f"{t.name}_limit" + "_" * i for i in range(len(taken) + 1)) if n not in taken
+            )
             dims.append((named[t.name], t.below))
     if not named:
         return program, graph

@@ -133,6 +133,7 @@ def test_draws_that_bring_nothing_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert series.run(REDRAWS) is None
     assert draws
 
+
 SELDOM = """
 name: seldom
 dims: {m: 64, g: 8}
