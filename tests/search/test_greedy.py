@@ -255,3 +255,30 @@ def test_a_library_gives_way_to_a_faster_kernel() -> None:
     products = {t: c for t, c in written.items() if c.plan.kernels[0].kind == "library"}
     fused = greedy.fused(run, written)
     assert products and all(t not in fused or fused[t].us < 0.5 * c.us for t, c in products.items())
+
+
+DISTANCE = """
+name: distance
+dims: {m: 4096, v: 50257}
+dtype: bfloat16
+inputs:
+  P: [m, v]
+  Q: [m, v]
+program: |
+  d = softmax(P, v) - softmax(Q, v)
+  D = sign(d)
+  LOSS = sum(abs(d), m, v)
+outputs:
+  D: [m, v]
+  LOSS: {dims: [], dtype: float32}
+"""
+
+
+def test_sums_of_rows_are_made_beside_an_output_of_the_same_rows() -> None:
+    """A kernel of their own would read all that they sum once more, which the kernel of the output has at hand."""
+    program = lower(parse_spec(DISTANCE).at())
+    run = _Search(decompose(program), H100, Bounds(), True, {})
+    stored = greedy.stored(run, greedy.fused(run, greedy.as_written(run)))
+    graph = run.assembly.in_order(stored).graph
+    assert [t.dims for t in graph.buffers] == [("m",)]
+    assert check_equivalence(program, graph, 0).ok
