@@ -101,8 +101,8 @@ class Decomposition:
 
     @cached_property
     def precise(self) -> frozenset[Form]:
-        values = self.program.internals | self.program.promoted()
-        return self.exact.union(f for v in values for f in self.forms[v])
+        values = (self.program.exact() | self.program.promoted()) - self.program.widened() | self.program.internals
+        return frozenset(f for v in values for f in self.forms[v])
 
     @cached_property
     def rounded(self) -> Mapping[Form, str]:

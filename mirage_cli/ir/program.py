@@ -452,6 +452,13 @@ class Program:
                 found |= set(e.values)
         return frozenset(found)
 
+    def widened(self) -> frozenset[str]:
+        """Values of float32 that PyTorch makes of one of 16 bits by a cast alone: they are as exact in 16 bits."""
+        types = self.float_types()
+        own = {e.out for e in self.eqns if e.out not in self.internals and OPS[e.op].kind != "reduction"}
+        casts = (e for e in self.eqns if cast_of(e) == "float32")
+        return frozenset(e.out for e in casts if types[e.values[0]] in HALVES and e.values[0] in own)
+
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
         found.update((e.out, e.type) for e in self.eqns)

@@ -229,8 +229,10 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     for taken_apart in (by_parts, in_pieces):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
             result = beside(result, searched(other))
-    if result.stopped == "exhausted" and options.prune and (orders := relaid(form, result, target)):
-        result = beside(result, behind_copies(form, orders, searched, target.costs.gap_us))
+    if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):
+        best_us = result.candidates[0].predicted_us
+        if (other := behind_copies(form, laid, best_us, searched, target.costs.gap_us)) is not None:
+            result = beside(result, other)
     return read_in_time(form, result, searched, target.costs.gap_us)
 
 

@@ -7,7 +7,8 @@ long that time ends the search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
@@ -66,9 +67,14 @@ def as_written(planner: Planner) -> Kernels:
 
 
 def fused(planner: Planner, written: Kernels) -> Kernels:
-    """From the program as written: intermediates are computed anew by what reads them, and kernels that may be one are
-    made one, each where it is predicted to be faster, until nothing is. In order."""
+    """From the program as written: libraries give way to kernels, intermediates are computed anew by what reads them,
+    and kernels that may be one are made one, each where it is predicted to be faster, until nothing is. In order."""
     kernels, kernel = dict(written), _maker(planner)
+    memory = frozenset(f for targets in kernels for f in targets)
+    for targets, own in written.items():
+        other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
+        if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
+            kernels[targets] = other
     _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
@@ -78,7 +84,10 @@ def stored(planner: Planner, fused: Kernels) -> Kernels:
     where that is predicted to be faster, and so on. In order. What is fused one by one may have passed by such a
     plan: the sums along one axis of a window that is summed along two."""
     kernels, kernel = dict(fused), _maker(planner)
-    while _with_one_stored(kernels, planner, kernel):
+    gap_us = planner.gap_us
+    while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
+        kernels, _with_one_in_place(kernels, planner, kernel), gap_us
+    ):
         _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
@@ -99,10 +108,35 @@ def _maker(planner: Planner) -> Make:
     return kernel
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Kernels of a plan that go, and those that come in their places; None where some of them do not fit."""
+
+    gone: tuple[tuple[Form, ...], ...]
+    come: Mapping[tuple[Form, ...], Costed | None]
+
+
 def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
     outputs, gap_us = planner.d.outputs, planner.gap_us
-    while _without_one(kernels, outputs, kernel, gap_us) or _with_two_in_one(kernels, outputs, kernel, gap_us):
+    while _changed(kernels, _without_one(kernels, outputs, kernel), gap_us) or _changed(
+        kernels, _with_two_in_one(kernels, outputs, kernel), gap_us
+    ):
         pass
+
+
+def _changed(kernels: Kernels, changes: Iterable[Change], gap_us: float) -> bool:
+    """Makes the first change with which the plan is faster. Whether there is one."""
+    for change in changes:
+        come = {t: c for t, c in change.come.items() if c is not None}
+        before = predicted_us({t: kernels[t] for t in change.gone}, gap_us)
+        if len(come) < len(change.come) or predicted_us(come, gap_us) >= before:
+            continue
+        changed = {t: c for t, c in (kernels | come).items() if t in come or t not in change.gone}
+        if ordered(changed.values()) is not None:
+            kernels.clear()
+            kernels.update(changed)
+            return True
+    return False
 
 
 def _in_order(kernels: Kernels) -> Kernels:
@@ -115,42 +149,54 @@ Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
 """The cheapest kernel for these classes, with these in memory; None where there is none."""
 
 
-def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
-    """Drops the first intermediate without which the plan is faster."""
+def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
+    """Without an intermediate."""
     memory = frozenset(f for targets in kernels for f in targets)
-    for targets, own in kernels.items():
+    for targets in kernels:
         f, *others = targets
-        if others or f in outputs:
-            continue
-        readers = {t: kernel(t, memory - {f}) for t, c in kernels.items() if f in c.plan.leaves and t != targets}
-        made = {t: c for t, c in readers.items() if c is not None}
-        before = own.us + gap_us + sum(kernels[t].us for t in readers)
-        if len(made) == len(readers) and sum(c.us for c in made.values()) < before:
-            changed = {t: c for t, c in (kernels | made).items() if t != targets}
-            if ordered(changed.values()) is not None:
-                kernels.clear()
-                kernels.update(changed)
-                return True
-    return False
+        if not others and f not in outputs:
+            readers = [t for t, c in kernels.items() if f in c.plan.leaves and t != targets]
+            yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in readers})
 
 
-def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> bool:
-    """Puts the first class into memory with which the plan is faster: one that kernels reduce."""
+def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
+    """With two kernels made one. Two of three hold for them: they have the same axes, they are for outputs alone, they
+    have a class in common."""
+    memory = frozenset(f for targets in kernels for f in targets)
+    for (a, first), (b, second) in combinations(kernels.items(), 2):
+        same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
+        near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
+        if same + written + bool(near) >= 2 and len(a) + len(b) <= MAX_TOGETHER:
+            yield Change((a, b), {(*a, *b): kernel((*a, *b), memory)})
+
+
+def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
+    """With a class in memory that kernels reduce: put there by a kernel of its own, or by one that makes others of
+    the same positions. What the latter made for these kernels alone, it no longer does."""
     memory = frozenset(f for targets in kernels for f in targets)
     inside = {t: _reduced(planner, t, memory) for t in kernels}
     for f in dict.fromkeys(f for some in inside.values() for f in some):
-        own = kernel((f,), memory)
         readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
-        made = {t: c for t, c in readers.items() if c is not None}
-        if own is None or len(made) < len(readers):
-            continue
-        if own.us + planner.gap_us + sum(c.us for c in made.values()) < sum(kernels[t].us for t in readers):
-            changed = {(f,): own, **kernels, **made}
-            if ordered(changed.values()) is not None:
-                kernels.clear()
-                kernels.update(changed)
-                return True
-    return False
+        yield Change((*readers,), {(f,): kernel((f,), memory), **readers})
+        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.plan.leaves}
+        for t in kernels:
+            own = tuple(x for x in t if x in planner.d.outputs or x in read)
+            if own and t not in readers and f.dims < own[0].dims and len(own) < MAX_TOGETHER:
+                beside = (*own, f)
+                yield Change((t, *readers), {beside: kernel(beside, memory - {*t}), **readers})
+
+
+def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
+    """With a class in memory, in the place of an intermediate that is made of it: a product in 16 bits, say, in the
+    place of what is made of it in float32. Only what the kernel of the intermediate reduces."""
+    memory = frozenset(f for targets in kernels for f in targets)
+    for targets in kernels:
+        f, *others = targets
+        if not others and f not in planner.d.outputs:
+            readers = [t for t, c in kernels.items() if f in c.plan.leaves]
+            for g in _reduced(planner, targets, memory):
+                come = {t: kernel(t, memory - {f} | {g}) for t in readers}
+                yield Change((targets, *readers), {(g,): kernel((g,), memory - {f}), **come})
 
 
 def _reduced(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form]) -> list[Form]:
@@ -160,25 +206,6 @@ def _reduced(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form
     except InexpressibleError:
         return []
     return [f for f, n in e.chosen if n.reduces and f not in targets and f in planner.space.leaves]
-
-
-def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
-    """Makes the first two kernels one that are faster as one. Two of three hold for them: they have the same axes, they
-    are for outputs alone, they have a class in common."""
-    memory = frozenset(f for targets in kernels for f in targets)
-    for (a, first), (b, second) in combinations(kernels.items(), 2):
-        same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
-        near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
-        if same + written + bool(near) < 2 or len(a) + len(b) > MAX_TOGETHER:
-            continue
-        made = kernel((*a, *b), memory)
-        if made is not None and made.us < first.us + second.us + gap_us:
-            changed = {t: c for t, c in kernels.items() if t not in (a, b)} | {(*a, *b): made}
-            if ordered(changed.values()) is not None:
-                kernels.clear()
-                kernels.update(changed)
-                return True
-    return False
 
 
 def ordered(kernels: Iterable[Costed]) -> list[Costed] | None:

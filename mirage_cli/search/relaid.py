@@ -1,4 +1,4 @@
-"""Inputs that a first kernel copies into another memory order, or to aligned rows.
+"""Inputs that a first kernel copies into another memory order, to aligned rows, or rounded to a smaller type.
 
     O = dot(X[b, c, y + i, x + j], W[e, c, i, j]; c, i, j)
     -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
@@ -7,6 +7,10 @@ The matrix units wait for an operand in every iteration where threads can load l
 moves. x + j may begin at any element, along c elements lie apart, and rows of an odd number of elements begin
 anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows are those of an
 intermediate, which begin at multiples of 16 bytes.
+
+    O = dot(bfloat16(X), bfloat16(W), k), of float32  -->  X_laid = bfloat16(X), W_laid = bfloat16(W)
+
+Rounded in each block, what products take passes through registers every time that it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from fractions import Fraction
 from itertools import count
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
 from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
@@ -27,19 +31,44 @@ from mirage_cli.search.work import chunk_sizes, lines_of, models, whole_rows
 from mirage_cli.target.gpus import Target
 
 
-def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, tuple[str, ...]]:
-    """The inputs of which products of the best plan load less at once than an asynchronous copy moves, or than a
-    library is fast with, each with the memory order in which they would not. None of a tensor that is changed, or that
+def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, Tensor]:
+    """Copies of inputs from which products of the best plan are fed faster: where they load less at once than an
+    asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and where the
+    program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or that
     names positions."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Tensor] = {}
     tensors = {t.name: t for t in program.inputs if t.name not in program.changed and t.below is None}
+    best = result.candidates[0]
     accesses: dict[str, list[Load]] = {}
-    for x in _narrow(result.candidates[0], target):
+    for x in _narrow(best, target):
         accesses.setdefault(x.buffer, []).append(x)
     for name, loads in accesses.items():
         if (t := tensors.get(name)) is not None and (order := _wide_order(program, t, loads)) is not None:
-            found[name] = order
+            found[name] = _laid(t, order)
+    summed = {x.buffer for k in best.graph.kernels for x in k.loads if _summed(k) & {*x.dims}}
+    for name, dtype in _cast_alone(program).items():
+        if name in summed & tensors.keys():
+            found[name] = replace(found.get(name, _laid(tensors[name], tensors[name].dims)), dtype=dtype)
     return found
+
+
+def _cast_alone(program: Program) -> dict[str, str]:
+    """The inputs that the program reads as they are rounded to one type of 16 bits alone, and this type."""
+    behind = {t.name: t.name for t in program.inputs if t.dtype == "float32"}
+    read: dict[str, set[str]] = {name: set() for name in behind}
+    for e in program.eqns:
+        for v in e.values:
+            if v in behind and e.op == "rename":
+                behind[e.out] = behind[v]
+            elif v in behind:
+                read[behind[v]].add(cast_of(e))
+    for v in (p.value for p in program.parts):
+        if v in behind:
+            read[behind[v]].add("")
+    for t in program.outputs:
+        if t.name in behind:
+            read[behind[t.name]].add("")
+    return {name: next(iter(types)) for name, types in read.items() if len(types) == 1 and types <= HALVES}
 
 
 def _wide_order(program: Program, t: Tensor, loads: Iterable[Load]) -> tuple[str, ...] | None:
@@ -66,27 +95,34 @@ def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
             yield from (x for x in k.loads if not whole_rows(x, c.graph.inputs, sizes, element[x.buffer]))
     for name, m in models(c.graph).items():
         launch = Launch.of(m, Batch.of(m, [c.schedule.kernels[name]], sizes), sizes, target, ())
-        summed = frozenset[str]().union(*(k for _, _, k in m.kernel.products))
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if summed & {*x.dims} and one_load_bytes(launch, lines) < COPY_BYTES:
+            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < COPY_BYTES:
                 yield x
 
 
+def _summed(k: Kernel) -> frozenset[str]:
+    """The axes that products of a kernel sum."""
+    return frozenset[str]().union(*(summed for _, _, summed in k.products))
+
+
 def behind_copies(
-    program: Program, orders: Mapping[str, tuple[str, ...]], search: Callable[[Program], SearchResult], gap_us: float
-) -> SearchResult:
-    """What a search finds of a program with inputs in these memory orders and aligned rows, behind the kernels that
-    copy them."""
-    laid = tuple(
-        _laid(t, orders[t.name]).with_aligned_rows(program.sizes, DTYPE_BYTES[t.dtype]) if t.name in orders else t
-        for t in program.inputs
-    )
-    found = search(replace(program, inputs=laid))
-    taken = {t.name for c in found.candidates for t in c.graph.tensors().values()} | {*program.sizes}
-    names = {name: next(x for n in count() if (x := f"{name}_laid{n or ''}") not in taken) for name in orders}
-    copies = search(_copies(program, orders, names)).candidates[0]
+    program: Program,
+    laid: Mapping[str, Tensor],
+    best_us: float,
+    search: Callable[[Program], SearchResult],
+    gap_us: float,
+) -> SearchResult | None:
+    """What a search finds of a program with these inputs in aligned rows, behind the kernels that copy them; None where
+    copying them takes as long as the best plan without."""
+    aligned = {name: t.with_aligned_rows(program.sizes, DTYPE_BYTES[t.dtype]) for name, t in laid.items()}
+    taken = {*program.sizes, *program.values(), *(t.name for t in program.results)}
+    names = {name: next(x for n in count() if (x := f"{name}_laid{n or ''}") not in taken) for name in laid}
+    copies = search(_copies(program, laid, names)).candidates[0]
+    if copies.predicted_us >= best_us:
+        return None
+    found = search(replace(program, inputs=tuple(aligned.get(t.name, t) for t in program.inputs)))
     return replace(found, candidates=tuple(_behind(copies, c, program, names, gap_us) for c in found.candidates))
 
 
@@ -94,13 +130,13 @@ def _laid(t: Tensor, order: tuple[str, ...]) -> Tensor:
     return replace(t, dims=order, strides=())
 
 
-def _copies(program: Program, orders: Mapping[str, tuple[str, ...]], names: Mapping[str, str]) -> Program:
-    """The program of the copies: each is an output in its order."""
-    inputs = tuple(t for t in program.inputs if t.name in orders)
+def _copies(program: Program, laid: Mapping[str, Tensor], names: Mapping[str, str]) -> Program:
+    """The program of the copies: each is an output in its order, of its type."""
+    inputs = tuple(t for t in program.inputs if t.name in laid)
     builder = Builder(inputs, program.order)
     for t in inputs:
         builder.emit("mul", t.name, Fraction(1), out=names[t.name])
-    outputs = tuple(replace(_laid(t, orders[t.name]), name=names[t.name]) for t in inputs)
+    outputs = tuple(replace(laid[t.name], name=names[t.name]) for t in inputs)
     dims = {d: n for d, n in program.dims if any(d in t.dims for t in inputs)}
     dynamic = tuple(r for r in program.dynamic if r.dim in dims)
     return Program(

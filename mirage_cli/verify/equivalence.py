@@ -25,6 +25,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
+from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, elements, same_axes, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
@@ -84,7 +85,7 @@ def check_equivalence(
     if problem := structure_problem(program, graph):
         return refused("structure", problem)
     try:
-        return _tested(program, graph, seed, tests, end)
+        return _tested(*with_limits_as_axes(program, graph), seed, tests, end)
     except OutOfTimeError:
         return refused("time", "its tests would take longer than there is time for")
 
@@ -181,7 +182,7 @@ class Coverage:
         if missing.any():
             return bool((status[missing] != DOUBT).any())
         fresh = self.last_counted != block or self.drawn_bits < MASK_BITS
-        return self.unfinished() and fresh and bool((status != DOUBT).any())
+        return self.unfinished() and fresh and bool((status == KNOWN).any())
 
     def record_compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
         """These elements were compared in one draw, in these residues."""
@@ -286,7 +287,7 @@ class Series:
                 for name, x in expected.items():
                     known = here[draw][name] == KNOWN
                     x.record_compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
-                    if name in added:
+                    if name in added and known.any():
                         x.record_bits(block, MASK_BITS, self.drawn_bits[name])
             if len(found) == self.at_once:
                 break

@@ -152,6 +152,7 @@ class _Short:
         rings, read = without_rings(read, eqns, whole, classes.find)
         read += _ends_of_parts(program, graph, classes)
         read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
+        read_axes |= {t.below for t in program.inputs if isinstance(t.below, str)}
 
         def limit(size: dict[str, int]) -> None:
             for d in read_axes:  # none longer than in the program: what is read is there

@@ -7,7 +7,7 @@ longest of them: a μGraph that takes another step is another function at the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from mirage_cli.ir.access import (
@@ -17,7 +17,6 @@ from mirage_cli.ir.access import (
     Lookup,
     Quotient,
     Remainder,
-    access_text,
     atom_index,
     combined,
     index,
@@ -27,6 +26,7 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.verify.rewritten import mugraph_with, program_with
 
 
 def steps(a: Remainder, sizes: Mapping[str, int]) -> tuple[str, Index] | None:
@@ -93,35 +93,14 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
 def program_at(program: Program, sizes: Mapping[str, int]) -> Program:
     """The program at reduced sizes, with its rings."""
     old, small = program.sizes, program.resized(sizes)
-    parts = tuple(replace(p, access=_access(p.access, old, small.sizes)) for p in small.parts)
-    return replace(small, eqns=tuple(_eqns(small.eqns, old, small.sizes)), parts=parts)
+    return program_with(small, lambda access: _access(access, old, small.sizes))
 
 
 def mugraph_at(graph: MuGraph, sizes: Mapping[str, int]) -> MuGraph:
     """The μGraph at reduced sizes, with its rings."""
     old, small = graph.sizes, graph.resized(sizes)
-    kernels = tuple(
-        replace(
-            k,
-            loads=tuple(replace(x, access=_access(x.access, old, small.sizes)) for x in k.loads),
-            body=tuple(_eqns(k.body, old, small.sizes)),
-            stores=tuple(replace(x, access=_access(x.access, old, small.sizes)) for x in k.stores),
-        )
-        for k in small.kernels
-    )
-    return replace(small, kernels=kernels)
+    return mugraph_with(small, lambda access: _access(access, old, small.sizes))
 
 
 def _access(access: Access, old: Mapping[str, int], new: Mapping[str, int]) -> Access:
     return tuple(around(i, old, new) for i in access)
-
-
-def _eqns(eqns: Iterable[Eqn], old: Mapping[str, int], new: Mapping[str, int]) -> Iterator[Eqn]:
-    for e in eqns:
-        if e.op == "index":
-            yield replace(e, axes=(access_text(_access((parse_index(e.axes[0]),), old, new)),))
-        elif e.op == "rename":
-            access = _access(tuple(e.names.values()), old, new)
-            yield replace(e, axes=tuple(x for d, i in zip(e.names, access, strict=True) for x in (d, str(i))))
-        else:
-            yield e

@@ -1,4 +1,4 @@
-"""Inputs that are copied into another memory order before products read them."""
+"""Inputs that are copied into another memory order, or rounded, before products read them."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def program(*changes: tuple[str, str]) -> Program:
 
 
 def orders(p: Program) -> dict[str, tuple[str, ...]]:
-    return relaid(p, search(p, H200), H200)
+    return {name: t.dims for name, t in relaid(p, search(p, H200), H200).items()}
 
 
 def test_a_convolution_with_channels_first_reads_copies_with_channels_last() -> None:
@@ -164,3 +164,44 @@ def test_copies_are_stored_without_masks_in_the_room_of_their_rows() -> None:
     (line,) = (x for x in text.splitlines() if "tl.store(A_laid_ptr" in x)
     assert "in_k" not in line
     assert "torch.empty_strided((35, 136), (136, 1), dtype=torch.float16, device=device)[..., :131]" in text
+
+
+MIXED = """\
+name: mixed
+dims: {m: 2048, k: 2048, n: 2048}
+dtype: float32
+inputs:
+  X: [m, k]
+  W: {dims: [k, n], scale: 0.02}
+program: |
+  O = dot(bfloat16(X), bfloat16(W), k)
+outputs:
+  O: [m, n]
+"""
+
+
+def test_what_products_take_rounded_is_rounded_once() -> None:
+    """A weight in float32 for a product in bfloat16, as of a mixed precision, is rounded by a kernel of its own."""
+    p = lower(parse_spec(MIXED).at())
+    found = search_program(p, H200, Options())
+    best = found.plans[0]
+    assert not found.rejected
+    assert {t.name: t.dtype for t in best.graph.buffers} == {"X_laid": "bfloat16", "W_laid": "bfloat16"}
+    assert best.predicted_us < 0.8 * next(x.predicted_us for x in found.plans if x.id == found.as_written)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounded"),
+    [
+        pytest.param((), {"X", "W"}, id="both"),
+        pytest.param((("bfloat16(W)", "bfloat16(W) + 0 * W[0, 0]"),), {"X"}, id="one that is read as it is too"),
+        pytest.param((("  O = dot(bfloat16(X)", "  O = sum(X, k) * dot(bfloat16(X)"),), {"W"}, id="the other"),
+        pytest.param((("bfloat16(W)", "bfloat16(float16(W))"),), {"X", "W"}, id="rounded twice"),
+    ],
+)
+def test_what_is_read_in_float32_too_is_not_rounded(changes: tuple[tuple[str, str], ...], rounded: set[str]) -> None:
+    text = MIXED
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    assert orders(lower(parse_spec(text).at())).keys() == rounded

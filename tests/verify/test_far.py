@@ -101,3 +101,18 @@ def test_what_is_made_of_far_positions_is_no_reason_to_refuse() -> None:
     found = search_program(program, find_target("h100"), Options(tune=False))
     assert not found.rejected
     assert {len(p.graph.kernels) for p in found.plans} > {1}
+
+
+def test_tables_of_numbers_below_one_that_is_no_axis_keep_nothing_long() -> None:
+    """As many pages as 65,536 slots have would be 4096 in every test."""
+    program = parse_spec("""
+name: slots
+dims: {t: 64, h: 4, d: 32, pages: 4096, page: 16}
+inputs: {K: [t, h, d], C: [pages, page, h, d], T: {dims: [t], dtype: int64, below: 65536, distinct: true}}
+program: "C[T[t] // 16, T[t] % 16, h, d] = 2 * K"
+outputs: {C: {inout: C}}
+""").at()
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert found.plans and "pages=2" in str(found.plans[0].verdict)
+    wrong = parse_mugraph(print_mugraph(found.plans[0].graph).replace("T{65536}[t]%16", "T{65536}[t]//4096"))
+    assert not check_equivalence(lower(program), wrong, 0).ok

@@ -132,3 +132,23 @@ def test_draws_that_bring_nothing_end(monkeypatch: pytest.MonkeyPatch) -> None:
     series = Series(case.program, case.graph, *small_instance(case.program, case.graph, 0), 0)
     assert series.run(REDRAWS) is None
     assert draws
+
+
+SELDOM = """
+name: seldom
+dims: {m: 64, g: 8}
+dtype: float32
+inputs: {Y: [m], C: {dims: [m], dtype: int8, below: 80}}
+program: |
+  n = sum(where(C == index(g), 1.0, 0.0), m, g)
+  O = sum(Y, m) / n
+outputs: {O: []}
+"""
+
+
+@over_seeds(range(4))
+def test_an_output_that_seldom_has_a_value_is_compared(seed: int) -> None:
+    """Draws in which it has none tell nothing once there were eight, and take no other draw's place."""
+    program = parse_spec(SELDOM).at()
+    found = search_program(program, find_target("h100"), Options(tune=False, seed=seed))
+    assert found.plans and not found.rejected
