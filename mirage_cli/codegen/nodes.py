@@ -1,4 +1,4 @@
-"""What the statements of a plan hold: integers, where blocks start, what memory is touched, and what blocks hold."""
+"""The expressions of a plan's statements: integers, positions where blocks start, addresses, and values of blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal as OneOf
 from typing import TypeAlias
 
 Axes = tuple[str, ...]
-"""The axes of a block, in order. One that is several merged has their names with `*` between them."""
+"""The axes of a block, in order. A merged axis has the names of its axes with `*` between them."""
 
 
 def merged(*groups: Iterable[str]) -> Axes:
@@ -18,26 +18,26 @@ def merged(*groups: Iterable[str]) -> Axes:
 
 
 def apart(axes: Axes) -> Axes:
-    """Merged axes as those that they are merged from."""
+    """Merged axes replaced by the axes that they are merged from."""
     return tuple(d for axis in axes for d in axis.split("*"))
 
 
 def merged_as(axes: Axes, block: Axes) -> Axes:
-    """The axes of a block, with those merged that are among these."""
+    """The axes of a block, merged as in `axes`."""
     whole = {d: axis for axis in axes for d in apart((axis,))}
     return tuple(dict.fromkeys(whole.get(d, d) for d in block))
 
 
 RAISED = 1024
-"""The least float16 between which and its double all numbers are whole: the last bits of RAISED + n are those of n."""
+"""float16 numbers in [1024, 2048) are all the whole ones: the last bits of RAISED + n are those of n."""
 
 
-# -- numbers that may follow from a size that is an argument of the kernel
+# -- numbers, which depend on a size where it is an argument of the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How many tiles a dimension has whose size is an argument."""
+    """ceil(size / tile) of a dimension whose size is an argument."""
 
     dim: str
     tile: int
@@ -53,7 +53,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The length of each of so many chunks of a dimension whose size is an argument: whole tiles."""
+    """The length of a chunk, in whole tiles: a dimension whose size is an argument is cut into so many chunks."""
 
     dim: str
     chunks: int

@@ -1,4 +1,4 @@
-"""Plans as Triton source. Nothing is decided here."""
+"""The printer: a `KernelPlan` -> the source of a `@triton.jit` function. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROUNDED = {"bfloat16", *FLOAT8}
 """Types that helpers round to, from float32."""
 LOG2E = math.log2(math.e)
 NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
-"""What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
+"""The argument by which `tl.maximum` and `tl.minimum` return NaN where an argument is NaN."""
 MARK_NOTES = {
     "end": "outside these bounds, {} would make all that is added up zero",
     "pause": "behind this, and in front of the next bound, nothing is added up either",
@@ -44,7 +44,7 @@ MARK_NOTES = {
     "rest": "up to here they hold for whole tiles",
 }
 COMPILED = {"warps": "num_warps", "stages": "num_stages", "registers": "maxnreg"}
-"""What Triton calls what its compiler is told."""
+"""Triton's names of the compiler's options."""
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = (
     "i_",
@@ -68,9 +68,9 @@ OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 class KernelSource:
     """A complete `@triton.jit` function and how to launch it.
 
-    args: the buffers behind the pointer parameters, in order. descriptors: the parameters after them.
-    sizes: those that it takes behind these. programs: the size of its one-dimensional grid, an expression in sizes.
-    options: further arguments of the launch. fetches: whether it fetches inputs ahead.
+    args: the buffers of the pointer parameters, in order. descriptors: the parameters after the pointers. sizes: the
+    parameters after the descriptors. programs: the size of the one-dimensional grid, an expression in sizes. options:
+    further arguments of the launch. fetches: whether it fetches inputs ahead.
     """
 
     name: str

@@ -1,13 +1,13 @@
-"""Reductions over an axis along which several values lie one behind another, joined of those of each of them.
+"""Reductions over a concatenated axis, as the join of one reduction for each of the values that are concatenated.
 
     dot(where(index(d) < 64, A[m, d], B[m, d - 64]), W; d)  -->  add(dot(A, W[e]; e), dot(B, W[e + 64]; e))
     d = 128, e = 64
     max(where(index(t) < 2048, A[m, t], B[m]); t)           -->  maximum(max(A[m, s]; s), B)
     t = 2049, s = 2048
 
-What is read of a part of such an axis alone is computed of the value that lies there.
-A mask of positions alone is known for each part of the axis. So no block holds all values to choose from, and none of
-them has to be in memory to be read by an index. Parts of one size have one axis, and one loop walks all of them.
+A concatenation is a `where` whose mask compares positions with a number: the mask is constant along each part of the
+axis. A read of positions within one part becomes a read of the value that lies there. So no block holds all values to
+choose from, and no value has to be in memory to be read by an index. Parts of one size share one axis, and one loop.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from mirage_cli.ir.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT
 
 MOST_PARTS = 4
-"""Of one axis: with more reductions than that, a search takes long."""
+"""Parts of one axis: with more reductions than that, a search takes long."""
 LONGEST = 1 << 16
-"""Positions of an axis at which masks are worked out, at most."""
+"""The most positions of an axis along which masks are evaluated."""
 
-Counted = Mapping[str, NDArray[np.generic]]
-"""What equations make of the positions along one axis alone, by name: masks, positions and numbers."""
+Constants = Mapping[str, NDArray[np.generic]]
+"""The values that depend on the position along one axis alone, by name, evaluated at each: masks and whole numbers."""
 
 
 def by_parts(program: Program) -> Program | None:
-    """A lowered program with reductions over each of the values that lie along an axis; None where none is."""
+    """A lowered program with a reduction for each part of a concatenated axis; None where no axis is one."""
     found = _Parts(program)
     eqns = tuple(made for e in program.eqns for made in found.of(e))
     if len(found.dims) == len(program.dims) and eqns == program.eqns:
@@ -46,23 +46,23 @@ def by_parts(program: Program) -> Program | None:
 
 
 def in_parts(program: Program) -> Program:
-    """A lowered program with the reductions of its parts, where it has such: what masks leave of it can be told."""
+    """The program by parts, or itself: by parts, it is known how many products its masks leave."""
     return by_parts(program) or program
 
 
 class _MixedError(Exception):
-    """A value that is no value of its own along a part of an axis."""
+    """A value whose part along an axis is not computed from parts of its arguments."""
 
 
 class _Parts(Rewriter):
-    """sums: reductions over parts, and parts of what is internal, which no type of the program's has to hold."""
+    """The rewriter. sums: reductions over parts, and parts of internal values: no type of the program rounds them."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.sums = frozenset[str]()
 
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
-        """The equation, or those that it takes in parts."""
+        """The equation, or the equations by parts in its place."""
         taken = self.summed if OPS[e.op].joins else self.within
         axes = e.axes if OPS[e.op].joins else e.names
         some = (taken(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
@@ -71,28 +71,28 @@ class _Parts(Rewriter):
         return made
 
     def within(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
-        """What is read of a value along one part of an axis, computed of what makes that part; nothing for others."""
+        """For a read of positions within one part of an axis, the equations that compute that part; else nothing."""
         (source, *tables), i = e.values, e.names[axis]
         x, (low, high) = self.known[source], i.bounds(self.dims)
         if tables or len(e.names) > 1 or isinstance(x, Tensor) or {*i.dims} & {*x.dims}:
             return ()
-        counted = self.counted(axis)
-        ends = self.ends(e, axis, counted)
+        constants = self.constants(axis)
+        ends = self.ends(e, axis, constants)
         start = max((n for n in ends if n <= low), default=-1)
         if len(ends) < 3 or start < 0 or high >= min(n for n in ends if n > start):
             return ()
         eqns: list[Eqn] = []
         try:
-            made = _Part(self, axis, i, {n: y[start] for n, y in counted.items()}, eqns).of(source)
+            made = _Part(self, axis, i, {n: y[start] for n, y in constants.items()}, eqns).of(source)
         except _MixedError:
             return ()
         return (*eqns[:-1], replace(eqns[-1], out=e.out)) if eqns and eqns[-1].out == made else ()
 
     def summed(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
-        """The product, as a sum of products over the parts of its axis; nothing where it has none. Other reductions
-        likewise, also over parts of one position, whose values they are."""
-        row, counted = OPS[e.op], self.counted(axis)
-        ends = self.ends(e, axis, counted)
+        """The reduction as the join of reductions over the parts of its axis; nothing where it has no parts. A part of
+        one position is not reduced: its value is joined."""
+        row, constants = OPS[e.op], self.constants(axis)
+        ends = self.ends(e, axis, constants)
         least = MIN_DOT if row.kind == "contraction" else 1
         if not 2 < len(ends) <= MOST_PARTS + 1 or any(b - a < least for a, b in pairwise(ends)):
             return ()
@@ -103,7 +103,7 @@ class _Parts(Rewriter):
             others = [d for d in self.dims if d not in self.fixed]
             part = [self.axis(e, e.axes[0], end - start, others)] if end - start > 1 else []
             place = index(dict.fromkeys(part, 1), start)
-            made = _Part(self, axis, place, {n: x[start] for n, x in counted.items()}, eqns)
+            made = _Part(self, axis, place, {n: x[start] for n, x in constants.items()}, eqns)
             try:
                 args = tuple(map(made.of, e.values))
             except _MixedError:
@@ -117,8 +117,8 @@ class _Parts(Rewriter):
         self.sums |= {*products, *sums}
         return *eqns, equation(e.out, row.joins, (total, products[-1]), (), self.known, self.dims)
 
-    def counted(self, axis: str) -> Counted:
-        """What is made of the positions along an axis alone."""
+    def constants(self, axis: str) -> Constants:
+        """The values that depend on the position along this axis alone."""
         found: dict[str, NDArray[np.generic]] = {}
         n = self.dims[axis]
         for e in self.program.eqns:
@@ -132,8 +132,8 @@ class _Parts(Rewriter):
                     found[e.out] = np.broadcast_to(OPS[e.op].ref(*args), n)
         return found
 
-    def ends(self, e: Eqn, axis: str, counted: Counted) -> list[int]:
-        """The positions at which what a product is made of chooses another value, from 0 to the size."""
+    def ends(self, e: Eqn, axis: str, constants: Constants) -> list[int]:
+        """0, the positions at which a `where` among the arguments starts to choose another value, and the size."""
         n = self.dims[axis]
         found, todo, seen = {0, n}, [*e.values], set[str]()
         while todo:
@@ -143,8 +143,8 @@ class _Parts(Rewriter):
             seen.add(name)
             if OPS[x.op].kind == "elementwise":
                 todo += x.values
-            if x.op == "where" and isinstance(mask := x.args[0], str) and mask in counted:
-                found |= {int(i) + 1 for i in np.flatnonzero(counted[mask][1:] != counted[mask][:-1])}
+            if x.op == "where" and isinstance(mask := x.args[0], str) and mask in constants:
+                found |= {int(i) + 1 for i in np.flatnonzero(constants[mask][1:] != constants[mask][:-1])}
         return sorted(found)
 
     def add(self, eqns: list[Eqn], op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
@@ -154,13 +154,16 @@ class _Parts(Rewriter):
 
 @dataclass
 class _Part:
-    """Values along one part of an axis. place: of its positions along the axis. counted: what is made of the position,
-    at the first one. eqns: those that are made, by the values whose parts they are."""
+    """The values along one part of an axis.
+
+    place: the index along the axis of the part's positions. constants: the values that depend on the position alone, at
+    the part's first. eqns: the equations so far. made: the part of each value, by the value's name.
+    """
 
     parts: _Parts
     axis: str
     place: Index
-    counted: Mapping[str, np.generic]
+    constants: Mapping[str, np.generic]
     eqns: list[Eqn]
     made: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -187,9 +190,9 @@ class _Part:
                 raise _MixedError
 
     def elementwise(self, e: Eqn) -> str:
-        """Where a mask is known, what it chooses."""
-        if e.op == "where" and e.args[0] in self.counted:
-            chosen = e.args[1 if self.counted[str(e.args[0])] else 2]
+        """An elementwise equation of parts; of a `where` with a constant mask, the part of what the mask chooses."""
+        if e.op == "where" and e.args[0] in self.constants:
+            chosen = e.args[1 if self.constants[str(e.args[0])] else 2]
             if not isinstance(chosen, str):
                 raise _MixedError
             return self.of(chosen)
@@ -197,7 +200,7 @@ class _Part:
         return self.parts.add(self.eqns, e.op, args, e.axes)
 
     def read(self, source: str, names: Mapping[str, Index], x: Tensor | Eqn) -> str:
-        """What is read of a value, itself where that is all of it under its own names."""
+        """A read of a value at the part's positions: the value itself where that changes no axis."""
         moved = {d: self.moved(i) for d, i in ({d: index({d: 1}) for d in x.dims} | dict(names)).items()}
         if all(d == i.axis for d, i in moved.items()):
             return source

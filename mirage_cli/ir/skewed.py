@@ -1,9 +1,9 @@
-"""Products with rows that are read by the difference of two axes: the difference is taken of the product.
+"""Products with skewed operands: a read by the difference of two axes is moved from the operand to the product.
 
     dot(Q, R[q - s + n, d]; d)  -->  dot(Q, R; d)[q, r = q - s + n]
 
-As the program has it, each position q is multiplied with rows of its own, which is no product of matrices. So are
-the relative positions of Transformer-XL and DeBERTa computed from products with all rows.
+With the skewed operand each position q is multiplied by rows of its own: that is no product of matrices. The product
+with all rows is one; the relative positions of Transformer-XL and DeBERTa are computed so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
 
 MOST_WORK = 4
-"""How many times as many products there may be with all rows as with those that are read for one position."""
+"""The most rows of the operand for each row that one position reads."""
 
 
 def skewed(program: Program) -> Program | None:
-    """A lowered program with such products read afterwards; None where there is none."""
+    """A lowered program with its skewed products read after they are taken; None where there is none."""
     found = _Skewed(program)
     eqns = tuple(made for e in program.eqns for made in found.of(e))
     return found.program_of(eqns) if len(eqns) > len(program.eqns) else None
@@ -40,8 +40,10 @@ class _Skewed(Rewriter):
         return made
 
     def moved(self, e: Eqn, read: str, other: str) -> tuple[str, Index] | None:
-        """The axis of what a value is read of, and the index by which it is: of axes that are not summed over, of which
-        some are those of the other value and some are not."""
+        """The axis of `read`'s source that a skewed index reads, and that index; None where `read` is not skewed.
+
+        An index is skewed if it is affine in several axes, of which `other` has some but not all, and none is summed.
+        """
         known, beside = self.known[read], self.known[other].dims
         names = known.names if isinstance(known, Eqn) else {}
         several = [(d, i) for d, i in names.items() if i.axis is None]
@@ -55,7 +57,7 @@ class _Skewed(Rewriter):
         return (d, i) if fits and few and d not in self.fixed else None
 
     def read_afterwards(self, e: Eqn, read: str, d: str, i: Index) -> Iterator[Eqn]:
-        """d: the axis that is read by the index i."""
+        """The product with all rows of the source's axis d, and the read of it by the index i."""
         known = self.known[read]
         assert isinstance(known, Eqn)
         row = self.axis(e, d, self.dims[d], (d,))

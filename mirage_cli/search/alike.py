@@ -1,4 +1,4 @@
-"""Kernels that differ in names alone: what is known of the price of one holds for the others."""
+"""Kernels that differ in names alone have one price: a key that is equal for them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from mirage_cli.ir.program import Tensor
 
 
 def unnamed(inputs: Iterable[Tensor]) -> dict[str, Tensor]:
-    """By name, what a price follows from."""
+    """The inputs by name, each without what no price depends on."""
     return {t.name: replace(t, name="", scale=1.0) for t in inputs}
 
 
 def nameless(
     k: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Mapping[str, Tensor]
 ) -> Hashable:
-    """What a kernel's price follows from but sizes: all of it but the names of its buffers and values, and the order
-    of its loads. exact: the values whose products are of float32. inputs: of the program, each `unnamed`."""
+    """The key of a kernel: roles, equations, loads and stores, with buffers and values numbered in order of use. Prices
+    follow from it and from sizes.
+
+    exact: the values whose products are of float32. inputs: of the program, `unnamed`.
+    """
     names: dict[str, str] = {}
 
     def name(text: str) -> str:

@@ -22,12 +22,13 @@ from mirage_cli.ir.program import (
     tensor_type,
 )
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.reduced import dynamic_sizes, elements, same_axes, small_instance, turns
+from mirage_cli.verify.reduced import dynamic_sizes, elements, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.rings import mugraph_at, program_at
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread

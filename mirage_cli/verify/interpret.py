@@ -52,14 +52,14 @@ class OutOfTimeError(Exception):
 
 
 def never() -> bool:
-    """For what has time without end."""
+    """A deadline that never comes."""
     return False
 
 
 Mask = tuple[str, bool]
-"""A mask, and what it is where there is work."""
+"""A mask, and its value where there is work."""
 Ends = tuple[tuple[Mask, ...], ...]
-"""Of a loop: where none of some masks is what it is where there is work, there is none."""
+"""Groups of masks of a loop: a tile has no work where, in some group, no mask has its value anywhere."""
 
 
 # -- programs
@@ -90,7 +90,7 @@ def _nowhere(p: Part, env: Mapping[str, Any], semantics: Semantics) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The axes that every tensor in memory has in front of its own, and their sizes: that of draws, or none."""
+    """The leading axes of every tensor in memory, with their sizes: the axis of draws, or none."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -103,7 +103,7 @@ class Front:
 
     @staticmethod
     def of(values: Iterable[Any]) -> Front:
-        """That of inputs, which all have it or none."""
+        """From the inputs, of which all have the axis of draws or none has."""
         x = next((x for x in values if DRAW in getattr(x, "dims", ())), None)
         return Front((DRAW,), x.shape[:1]) if x is not None else Front((), ())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,58 +17,17 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.verify.axisclasses import AxisClasses
 from mirage_cli.verify.contracted import are_matrices
 from mirage_cli.verify.rings import without_rings
 
 ROOM = 1 << 17
-"""Elements of any one value of a program, where axes as short as may be leave the choice."""
+"""The most elements of a value, unless its axes are as short as they may be."""
 FAR_ROOM = 1 << 18
-"""Elements of any one value of a program, where axes that are long for the sake of what is read far away leave the
-choice: from there on tests take turns."""
+"""The most elements of a value in one test where axes are long for far reads: above it, tests take turns."""
 
 CUT = {"split": 7, "loop": 5, "grid": 3}
-"""Roles of axes that are cut in tiles, with sizes that give several tiles of which the last is short."""
-
-
-class _Classes:
-    """Classes of axes that have one size, as a union-find structure. Two axes are in one class where one is loaded,
-    stored or renamed as the other. An axis of the μGraph that nothing ties to the program is in the class of those of
-    the program that have its size."""
-
-    def __init__(self) -> None:
-        self.parent: dict[str, str] = {}
-
-    @classmethod
-    def of(cls, program: Program, graph: MuGraph) -> _Classes:
-        classes = cls()
-        for d in (*program.order, *graph.sizes):
-            classes.find(d)
-        for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
-            for d, i in e.names.items():
-                if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
-                    classes.join(d, i.axis)
-        for d, i in graph.accesses():
-            if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
-                classes.join(d, i.axis)
-        known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
-        for untied in [d for d in graph.sizes if classes.find(d) not in known]:
-            for d, n in program.dims:
-                if n == graph.sizes[untied]:
-                    classes.join(untied, d)
-        return classes
-
-    def find(self, a: str) -> str:
-        while self.parent.setdefault(a, a) != a:
-            a = self.parent[a]
-        return a
-
-    def join(self, a: str, b: str) -> None:
-        self.parent[self.find(a)] = self.find(b)
-
-
-def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
-    """A name for all axes that are one (`_Classes`)."""
-    return _Classes.of(program, graph).find
+"""Roles of axes that are cut in tiles, each with a size of several tiles, the last one short."""
 
 
 def small_instance(
@@ -83,7 +43,7 @@ def small_instance(
     of which reaches the far positions of some axes; None for a test that reaches all.
     """
     rng = random.Random(seed)
-    classes = _Classes.of(program, graph)
+    classes = AxisClasses.of(program, graph)
     sizes, uneven = _reduced_sizes(program, graph, classes, rng, least, turn)
     return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
 
@@ -91,7 +51,7 @@ def small_instance(
 def turns(program: Program, graph: MuGraph) -> int:
     """How many tests take turns at being long along axes of which something far is read, such as the last position; 0
     where one test may be long along all of them."""
-    classes = _Classes.of(program, graph)
+    classes = AxisClasses.of(program, graph)
     short = _Short.of(program, graph, classes, random.Random(0), least=True)
     return len(_too_far(program, classes, short.sizes, short.grown(short.read)))
 
@@ -108,7 +68,7 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
 
 
 def _reduced_sizes(
-    program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool, turn: int | None
+    program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool, turn: int | None
 ) -> tuple[dict[str, int], set[str]]:
     """The sizes, and the classes of those that are not chosen: they follow from parts, or from what is read."""
     short = _Short.of(program, graph, classes, rng, least)
@@ -121,10 +81,13 @@ def _reduced_sizes(
 
 @dataclass(frozen=True)
 class _Short:
-    """Reduced sizes, whatever is read. following: the classes of those that follow from parts and pieces. read: axes of
-    tensors and the indices they are read by."""
+    """Reduced sizes, before they grow to what is read.
 
-    classes: _Classes
+    sizes: of every axis. following: the classes whose sizes follow from parts and pieces. read: axes of tensors, and
+    the indices that they are read by. whole: the sizes in full. entries: of each table. tables: the distinct ones.
+    """
+
+    classes: AxisClasses
     sizes: dict[str, int]
     following: set[str]
     read: list[tuple[str, Index]]
@@ -133,22 +96,15 @@ class _Short:
     tables: list[tuple[tuple[str, ...], str]]
 
     @classmethod
-    def of(cls, program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool) -> _Short:
-        roles: dict[str, set[str]] = {}
-        for k in graph.kernels:
-            for d, role in k.roles:
-                roles.setdefault(classes.find(d), set()).add(role)
-        counted = {
-            classes.find(e.axes[0])
-            for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))
-            if e.op == "size"
-        }
+    def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
+        roles = _roles(graph, classes)
+        eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
+        counted = {classes.find(e.axes[0]) for e in eqns if e.op == "size"}
         order = sorted({classes.find(d) for d in (*program.order, *graph.sizes)})
-        shortest = {c: 3 if roles.get(c, set()) & CUT.keys() else 2 for c in order}
-        size = {c: shortest[c] if least else _usual_size(roles.get(c, set()), rng) for c in order}
+        shortest = {c: 3 if roles[c] & CUT.keys() else 2 for c in order}
+        size = {c: shortest[c] if least else _usual_size(roles[c], rng) for c in order}
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
-        eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
         rings, read = without_rings(read, eqns, whole, classes.find)
         read += _ends_of_parts(program, graph, classes)
         read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
@@ -177,12 +133,21 @@ class _Short:
         return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
 
 
+def _roles(graph: MuGraph, classes: AxisClasses) -> Mapping[str, set[str]]:
+    """The roles that the axes of each class have in some kernel."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for k in graph.kernels:
+        for d, role in k.roles:
+            found[classes.find(d)].add(role)
+    return found
+
+
 def _usual_size(roles: Collection[str], rng: random.Random) -> int:
-    """Of an axis with these roles in some kernels."""
+    """The size of an axis with these roles."""
     return next((n for role, n in CUT.items() if role in roles), None) or rng.choice([2, 3, 4])
 
 
-def _ends_of_parts(program: Program, graph: MuGraph, classes: _Classes) -> list[tuple[str, Index]]:
+def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[tuple[str, Index]]:
     """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
     axis in parts. What lies behind is there for tests, as if it were read by its number."""
     own = {(classes.find(d), n) for d, n in _compared(e for k in graph.kernels for e in k.body)}
@@ -201,7 +166,7 @@ def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
             yield from ((axes[0], int(a)) for a in e.args if axes and isinstance(a, Fraction))
 
 
-def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:
+def _too_far(program: Program, classes: AxisClasses, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:
     """The classes of axes that are long for the sake of what is read, where values are too large along all of them.
 
     None where tables name positions, or where what is written by an index has to lie inside."""
@@ -212,7 +177,7 @@ def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long
 
 
 def _left_short(
-    program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
+    program: Program, classes: AxisClasses, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
 ) -> set[str]:
     """Those of them left short in a test that is long along the first, and along others while there is room."""
     kept = {*far[:1]}
@@ -244,7 +209,7 @@ def largest_array(program: Program, sizes: Mapping[str, int]) -> int:
 
 def _with_room(
     program: Program,
-    classes: _Classes,
+    classes: AxisClasses,
     size: Mapping[str, int],
     counted: Container[str],
     shortest: Mapping[str, int],

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
+from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.reduced import same_axes
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict
 from tests.mugraphs import CASES, Case, Write, case
