@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders, shape_of
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, is_symbol, placeholders, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, strides_of, supported
@@ -86,6 +86,19 @@ def fills_of_own_shape(graph: torch.fx.Graph) -> None:
         graph.erase_node(n)
 
 
+def without_empty(graph: torch.fx.Graph) -> None:
+    """What is put behind each other leaves out tensors without elements, where the type of the whole stays.
+
+    cat([full([2, 0, 7], 0.0), x], 1)    -->    cat([x], 1)
+    """
+    for n in calls(graph):
+        if not row_of(n).joins:
+            continue
+        some = [x for x in n.args[0] if all(is_symbol(size) or size for size in shape_of(x))]
+        if some and any(x.meta["val"].dtype == n.meta["val"].dtype for x in some):
+            n.args = some, *n.args[1:]
+
+
 def known_call(node: Any, refused: Container[Any]) -> bool:
     return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
 
@@ -97,15 +110,23 @@ def floating(node: Any) -> bool:
 
 
 def rematerialised(graph: torch.fx.Graph) -> None:
-    """Copies what is rematerialisable until each copy has one user, and puts it right in front of that."""
+    """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
+    stands right in front of its first user."""
     remat = rematerialisable(graph)
+    reader: dict[Any, Any] = {}
     for n in reversed(calls(graph)):
-        if n in remat:
-            for user in [*n.users][1:]:
-                with graph.inserting_before(user):
-                    user.replace_input_with(n, graph.node_copy(n))
-            for user in n.users:
-                user.prepend(n)
+        if n not in remat:
+            continue
+        users: dict[Any, Part] = {}
+        for user in n.users:
+            users.setdefault(reader.get(user, user), []).append(user)
+        for i, (last, some) in enumerate(users.items()):
+            with graph.inserting_before(min(some)):
+                own = graph.node_copy(n) if i else n
+            min(some).prepend(own)
+            reader[own] = last
+            for user in some:
+                user.replace_input_with(n, own)
 
 
 def aliased_results(graph: torch.fx.Graph) -> set[Any]:
