@@ -274,6 +274,12 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "count": (lambda x: (x > 0).sum(-1), (R(4, 7),)),
     "count_of_all": (lambda x: (x > 0).sum(), (R(4, 7),)),
     "bucket": (lambda x: (x[:, None] > torch.linspace(-1, 1, 5)).sum(-1), (R(9),)),
+    "keys_that_a_length_and_the_order_keep": (
+        lambda q, k, n: (
+            (q @ k.mT) * ((torch.arange(5)[:, None] >= torch.arange(5)) & (torch.arange(5) < n[:, None, None]))
+        ),
+        (R(2, 5, 8), R(2, 5, 8), torch.tensor([2, 5])),
+    ),
     "quantised": (quantised, (R(4, 32),)),
     "truncated": (lambda x: (x * 10).to(torch.int32), (R(4, 7),)),
     "truncated_and_on": (lambda x: (x * 10).to(torch.int32) + torch.arange(7), (R(4, 7),)),

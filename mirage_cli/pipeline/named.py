@@ -214,7 +214,7 @@ class Checks:
         right = self.made(
             aten.bitwise_and.Tensor, self.made(aten.ge.Scalar, x, -MOST), self.made(aten.le.Scalar, x, MOST)
         )
-        text = f"{operator}: a whole number is further from 0 than 2^30, and kernels compute in 32 bits"
+        text = f"{operator}: a whole number is 2^30 or further from 0, and kernels compute in 32 bits"
         self.made(raise_unless, right, text)
 
     def right(self, named: Named, index: Any, size: Any) -> Any:

@@ -15,9 +15,9 @@ from mirage_cli.spec.aten.row import dtype_name, overloadless
 
 LARGEST = (1 << 31) - 1
 """The largest that a kernel computes with."""
-GIVEN = 1 << 30
+GIVEN = (1 << 30) - 1
 """How far whole numbers of 32 and 64 bits go that a graph is given, or makes of floating-point ones, and sizes that
-differ by call."""
+differ by call: the sum of two is computed."""
 UNKNOWN = LARGEST + 1
 TYPES: Mapping[str, int] = {"bool": 1, "int8": 1 << 7, "uint8": (1 << 8) - 1, "int16": 1 << 15, "int32": LARGEST}
 """How far the numbers of a type go. Those of int64 go further."""
