@@ -23,8 +23,8 @@ from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, strides_of
 
 aten = torch.ops.aten
 
-MOST_PRODUCTS, MOST_NODES = 3, 20
-"""Of one region: more than that, and the search takes minutes."""
+MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 20, 60
+"""Of one region, with products and without: more than that, and the search takes minutes."""
 UNCUT_BYTES = 1 << 60
 """The cost of a cut where a mask, whole numbers, several tensors of one node, or a rematerialisable value are live."""
 LAUNCH_BYTES = 8 << 20
@@ -248,7 +248,7 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
         for j in range(i - 1, -1, -1):
             after = after if products else max(after, rows[j].behind)
             products, count = products + rows[j].products, count + work[j]
-            if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
+            if (products > MOST_PRODUCTS or count > (MOST_NODES if products else MOST_ALONE)) and j < i - 1:
                 break
             cost = (after * LAUNCH_BYTES if products else 0) + (live[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES

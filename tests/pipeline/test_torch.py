@@ -259,6 +259,19 @@ def test_a_model_is_cut_where_little_passes() -> None:
     assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
 
 
+def test_many_operators_without_a_product_are_one_region() -> None:
+    """Each region would read its inputs anew."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = x * torch.sigmoid(x + 1).rsqrt() - x.exp()
+        return x @ w
+
+    graph = exported(as_module(function), (torch.randn(512, 8), torch.randn(8, 8))).graph
+    parts = level_parts([n for n in graph.nodes if n.op == "call_function"], ())
+    assert [len(p) for p in parts] == [36, 1]
+
+
 def test_what_is_not_known_is_named() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
