@@ -583,3 +583,17 @@ def _components(mono: Mono, bound: frozenset[str]) -> list[Mono]:
             groups.remove(group)
         groups.append((axes, members))
     return [tuple(sorted(members, key=lambda f: f[0].key)) for _, members in groups]
+
+
+def mono_dims(mono: Iterable[tuple[Atom, Fraction]]) -> frozenset[str]:
+    return frozenset[str]().union(*(a.dims for a, _ in mono))
+
+
+def sums_in(x: Form) -> list[Atom]:
+    """The Σs that are factors of its terms."""
+    return [a for m, _ in x.terms for a, _ in m if a.kind == "sum"]
+
+
+def sums_over(x: Form, axes: Iterable[str]) -> list[Atom]:
+    """Those of these that are over one of the axes."""
+    return [total for total in sums_in(x) if {*total.args[0]} & {*axes}]

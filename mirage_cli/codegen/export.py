@@ -7,7 +7,6 @@ CPU time, the public functions with their checks, the torch operator, and the se
 from __future__ import annotations
 
 import atexit
-import builtins
 import functools
 import hashlib
 import importlib.util
@@ -15,31 +14,20 @@ import shutil
 import sys
 import tempfile
 import textwrap
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
+from mirage_cli.codegen.carried import CHECKS, carried
 from mirage_cli.codegen.exported_text import (
-    ALLOCATORS,
-    BUILTIN,
-    CAPTURE,
-    CHECKED_TABLES,
-    COMPILE,
-    COMPILE_BESIDE_STATE,
-    INTO,
     PLANNED,
     PUBLIC,
     RESERVED,
     SELF_CHECK,
-    TABLES,
     WITHOUT_AUTOCAST,
-    WRITE,
 )
-from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.helpers import (
     BFLOAT16,
     BOUND,
@@ -57,12 +45,11 @@ from mirage_cli.codegen.helpers import (
     RELEASE_BEFORE,
 )
 from mirage_cli.codegen.library import buffers_of, library_kernel
+from mirage_cli.codegen.public import Templates, docstring, file_text, public_values, tables_text
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.codegen.writing import (
-    WIDTH,
-    filled,
     input_text,
     layout_of_box,
     layout_text,
@@ -75,11 +62,10 @@ from mirage_cli.codegen.writing import (
     wrapped,
 )
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.inplace import reread
 from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.program import Program, Tensor, below, spread, unmerged
+from mirage_cli.ir.program import Program, Tensor, spread, unmerged
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.ir.text import mugraph_id, print_mugraph
+from mirage_cli.ir.text import mugraph_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,56 +246,40 @@ def patience(kernels: Sequence[str]) -> list[str]:
 
 # -- the exported file
 
-THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
-"""Stand for the public functions until the file's own globals have left their names to them. No tensor is called so."""
+SIZE = Templates(PUBLIC, PLANNED, SELF_CHECK)
+"""Of a file for one size."""
 
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels", for one size; `codegen.sized` writes others."""
-    from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
-
     assert not program.dynamic, "a file of sizes that differ by call"
-
     parts = Parts(graph, schedule)
-    name = program.name
-    builtin = hasattr(builtins, name)
-    plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS, also=("os", "sys", "threading"))
     blocks = parts.blocks()
-    digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
-    imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
-    comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
     tables = tables_text(program, program.sizes)
     parameters = [*spelled((t.name for t in program.inputs), RESERVED.__contains__).values()]
-    mapping = {
-        "name": name,
-        "function": f"_{name}" if builtin else THE_FUNCTION,
-        "graph": THE_GRAPH,
-        "capture": capture_text(program),
-        "operator": f"{name}_{digest}",
-        "call": tuple_text(parameters),
-        "doc": interface(program),
+    values = public_values(program, parameters, blocks, tables, "_OUTPUTS", "") | {
         "inputs": table_text(input_text(t, program.sizes) for t in program.inputs),
         "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.results),
-        "register": wrapped(
-            "    _operator = torch.library.custom_op(",
-            [
-                f'"mirage::{name}_{digest}"',
-                "_run_checked",
-                f"mutates_args={_changed(program)}",
-                f'schema="{schema(program)}"',
-            ],
-            ")",
-        ),
-        "parameters": ", ".join(parameters),
-        **out_texts(program, f"{name}_{digest}", parameters, "_OUTPUTS", ""),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
-        "tables": CHECKED_TABLES * bool(tables),
-        "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
+        "recorded": parts.recorded(),
+        "kernels": tuple_text(k.name for k in graph.kernels),
+        "names": ", ".join(parts.names[t.name] for t in graph.inputs),
+        "start": start_body(graph, parts.texts, parts.kernels, parts.names, bool(parts.patient)),
     }
-    precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
+    header = docstring(program, header_rows(program, graph, schedule, info or ExportInfo()))
+    blocks += [tables] * bool(tables)
+    values |= _self_check(program)
+    return file_text(program, header, parts.imports(), [graph], blocks, SIZE, values, parts.descriptors)
+
+
+def _self_check(program: Program) -> dict[str, str]:
+    """The values for the places of `SELF_CHECK`."""
+    from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
+
     apart, lies = program.apart(), where_outputs_lie(program)
+    precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
     eager = [torch_source(apart, "eager"), *([torch_source(program, "whole")] if lies else [])]
-    selfcheck = {
+    return {
         "eager": textwrap.indent("\n\n".join(x.strip() for x in eager), "    "),
         "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise").strip(), "    "),
         "whole": "whole" if lies else "eager",
@@ -325,37 +295,6 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             ")",
         ),
     }
-    front = "\n\n".join(["from __future__ import annotations", imports, comment])
-    blocks += [tables] * bool(tables)
-    blocks += [filled(PUBLIC, mapping), *([filled(WRITE, mapping)] if program.results else [])]
-    blocks += [filled(BUILTIN, mapping)] * builtin
-    mapping |= {
-        "recorded": parts.recorded(),
-        "kernels": tuple_text(k.name for k in graph.kernels),
-        "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-        "start": start_body(graph, parts.texts, parts.kernels, parts.names, bool(parts.patient)),
-    }
-    blocks += [plans.body, filled(ALLOCATORS, mapping), filled(PLANNED, mapping)]
-    body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
-    for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
-        body = without_global(body, public).replace(placeholder, public)
-    return "\n\n".join([_header(program, graph, schedule, info or ExportInfo()), body])
-
-
-def tables_text(program: Program, sizes: Mapping[str, int | str], names: str = "", given: str = "") -> str:
-    """What stands in front of the public functions where integers are declared to be less than a number; else nothing.
-
-    sizes: numbers, or the names of what holds them. names: those that differ by call, and given: where they are from.
-    """
-    limits = ((i, t, below(t, sizes)) for i, t in enumerate(program.inputs))
-    entries = [f'({i}, "{t.name}", {-t.padded}, {n}, {t.distinct})' for i, t, n in limits if n is not None]
-    values = {"entries": tuple_text(entries), "size_names": names, "table_sizes": given}
-    return filled(TABLES, values) if entries else ""
-
-
-def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
-    """The docstring: what the file computes, and what it was made with."""
-    return docstring(program, header_rows(program, graph, schedule, info))
 
 
 def header_rows(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> list[tuple[str, str]]:
@@ -382,76 +321,6 @@ def header_rows(program: Program, graph: MuGraph, schedule: Schedule, info: Expo
         ("numbers", "never compared with float64; run this file to do so" if info.checked is False else ""),
         ("made by", info.command),
     ]
-
-
-def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
-    lines = [f"{program.name}: {interface(program)}", ""]
-    for label, value in rows:
-        if value:
-            lines += textwrap.wrap(
-                value, WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10, break_on_hyphens=False
-            )
-    about = (
-        f"Inference only: it has no gradient. `{program.name}_graph` makes a CUDA graph of a call. "
-        "`python FILE` checks it against float64 and, on a GPU, times it."
-    )
-    lines += ["", *textwrap.wrap(about, WIDTH)]
-    plain = "".join(
-        c if c == "\n" or unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in "\n".join(lines)
-    )
-    text = plain.replace("\\", "\\\\").replace('"""', "'''")
-    return f'"""{text}\n"""'
-
-
-def interface(program: Program) -> str:
-    inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.results))
-    changed = ", ".join(t.name for t in program.inputs if t.name in program.changed)
-    return f"{inputs} -> {outputs or 'nothing'}" + (f"; changes {changed}" if changed else "")
-
-
-def out_texts(
-    program: Program, operator: str, parameters: Sequence[str], there: str, sizes_of_inputs: str
-) -> dict[str, str]:
-    """What the public function and the operator say of `out`. there: the outputs' strides, shapes and dtypes.
-    sizes_of_inputs: what `_by_triton` takes in front of the inputs."""
-    given = [f'"mirage::{operator}_out"', "_write", f"mutates_args={_changed(program, out=True)}"]
-    given.append(f'schema="{schema(program, out=True)}"')
-    results = len(program.results)
-    return {
-        "signature": ", ".join([*parameters, *["*", "out=None"] * bool(results)]),
-        "into": INTO.replace("@call@", tuple_text(parameters)) * bool(results),
-        "count": str(len(program.inputs)),
-        "there": there,
-        "results": str(results),
-        "out": "a tensor" if results == 1 else f"a tuple of {results} tensors",
-        "sizes_of_inputs": sizes_of_inputs,
-        "register_out": wrapped("    _operator = torch.library.custom_op(", given, ")"),
-    }
-
-
-def capture_text(program: Program) -> str:
-    """What makes a CUDA graph of a call."""
-    read = reread(program)
-    state = {p.tensor.name for p in program.parts if p.value in read}
-    inputs = [f"inputs[{i}]" for i, t in enumerate(program.inputs) if t.name in state]
-    compiles = COMPILE_BESIDE_STATE.replace("@state@", tuple_text(inputs)) if inputs else COMPILE
-    return CAPTURE.strip("\n").replace("@compile@", compiles)
-
-
-def _changed(program: Program, out: bool = False) -> str:
-    """The arguments of the torch operator that it changes in place. out: of that which writes outputs."""
-    names = [f'"x{i}"' for i, t in enumerate(program.inputs) if t.name in program.changed]
-    names += [f'"y{i}"' for i in range(len(program.results) * out)]
-    return tuple_text(names) if names else "()"
-
-
-def schema(program: Program, out: bool = False) -> str:
-    types = (f"Tensor(a{i}!)" if t.name in program.changed else "Tensor" for i, t in enumerate(program.inputs))
-    arguments = [f"{t} x{i}" for i, t in enumerate(types)]
-    n = len(program.results)
-    if out:
-        return f"({', '.join([*arguments, *(f'Tensor(b{i}!) y{i}' for i in range(n))])}) -> ()"
-    return f"({', '.join(arguments)}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
 
 
 # -- loading

@@ -53,34 +53,34 @@ class Scope:
 
 def computed(s: Scope, e: Eqn) -> Computed:
     """What an equation computes from the current blocks of its arguments."""
-    f = s.scheduled
+    k = s.scheduled
     if e.op == "dot":
         return product(s, e)
     if OPS[e.op].kind == "reduction":
         lanes, clean = summands(s, e)
-        return Computed(across(f, e, lanes), clean)
+        return Computed(across(k, e, lanes), clean)
     if e.op == "index":
-        return Computed(_position(f, parse_index(e.axes[0])))
+        return Computed(_position(k, parse_index(e.axes[0])))
     if e.op == "size":
-        return Computed(_extent(f, e.axes[0]))
+        return Computed(_extent(k, e.axes[0]))
     return _elementwise(s, e)
 
 
-def _extent(f: ScheduledKernel, d: str) -> Expr:
+def _extent(k: ScheduledKernel, d: str) -> Expr:
     """The size of a dimension as a number."""
-    return nodes.Extent(d) if d in f.dynamic else nodes.Full(nodes.Literal(float(f.sizes[d])), "float32", ())
+    return nodes.Extent(d) if d in k.dynamic else nodes.Full(nodes.Literal(float(k.sizes[d])), "float32", ())
 
 
-def _position(f: ScheduledKernel, i: Index) -> Expr:
-    axes = f.axes(i.dims)
+def _position(k: ScheduledKernel, i: Index) -> Expr:
+    axes = k.axes(i.dims)
     if not i.affine:
-        return nodes.Placed(*f.places(i), axes)
+        return nodes.Placed(*k.places(i), axes)
     if not i.terms:
         return nodes.Full(nodes.Literal(Fraction(i.offset), True), "int32", ())
     total: Expr | None = None
     for d, c in i.terms:
         assert isinstance(d, str), "an affine index"
-        term: Expr = nodes.Position(d, f.axes((d,)))
+        term: Expr = nodes.Position(d, k.axes((d,)))
         if term.axes and term.axes != axes:
             term = nodes.Spread(term, axes)
         if c != 1:
@@ -94,45 +94,45 @@ def _position(f: ScheduledKernel, i: Index) -> Expr:
 
 
 def _elementwise(s: Scope, e: Eqn) -> Computed:
-    f = s.scheduled
-    want = f.axes_of(e.out)
+    k = s.scheduled
+    want = k.axes_of(e.out)
     branch = kept(e, s.masks)
     if branch is not None:
-        return Computed(_branch(f, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
+        return Computed(_branch(k, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
     if OPS[e.op].shift and e.args[1] in s.running:
-        return Computed(_shifted_exp(f, e, want))
+        return Computed(_shifted_exp(k, e, want))
     if not e.values:
         return Computed(_constant(e))
-    if e.out in f.small_integers:
-        return Computed(narrow.computed(f, e))
+    if e.out in k.small_integers:
+        return Computed(narrow.computed(k, e))
     if cast := cast_of(e):
-        return Computed(_rounded(f, e, cast, want), _zero_lanes(s, e))
-    given = _with_sizes(f, e) if e.type == "bool" else e.args
-    whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
-    args = tuple(_argument(f, a, want, e, whole) for a in given)
-    return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
+        return Computed(_rounded(k, e, cast, want), _zero_lanes(s, e))
+    given = _with_sizes(k, e) if e.type == "bool" else e.args
+    whole = all(k.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
+    args = tuple(_argument(k, a, want, e, whole) for a in given)
+    return Computed(_applied(k, e, args, want), _zero_lanes(s, e))
 
 
-def _rounded(f: ScheduledKernel, e: Eqn, dtype: str, want: Axes) -> Expr:
+def _rounded(k: ScheduledKernel, e: Eqn, dtype: str, want: Axes) -> Expr:
     """A value in a floating-point type."""
     (a,) = e.values
-    if f.type_of(a) == dtype:
-        return spread(f.block_of(a), want)
-    x = _argument(f, a, want, e, False)
+    if k.type_of(a) == dtype:
+        return spread(k.block_of(a), want)
+    x = _argument(k, a, want, e, False)
     return x if dtype == "float32" else nodes.Cast(x, "float32", dtype)
 
 
-def _with_sizes(f: ScheduledKernel, e: Eqn) -> tuple[str | Number, ...]:
+def _with_sizes(k: ScheduledKernel, e: Eqn) -> tuple[str | Number, ...]:
     """The arguments, with the numbers that sizes are: float32 has no odd positions beyond 2^24 to compare with them."""
-    numbers = [_number(f, a) for a in e.args]
-    if any(n is None and _is_size(f, a) for a, n in zip(e.args, numbers, strict=True)):
+    numbers = [_number(k, a) for a in e.args]
+    if any(n is None and _is_size(k, a) for a, n in zip(e.args, numbers, strict=True)):
         raise EmitError("a comparison with a dynamic size")
     return tuple(a if n is None else n for a, n in zip(e.args, numbers, strict=True))
 
 
 def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
     """Where an elementwise equation is zero because its arguments are."""
-    f = s.scheduled
+    k = s.scheduled
     first, *others = e.args
     clean = [s.clean[v] for v in e.values]
     match OPS[e.op].zero:
@@ -141,43 +141,43 @@ def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
                 return clean[0]
             return frozenset(
                 d
-                for d in f.padded
+                for d in k.padded
                 if any(d in c for c in clean)
-                and all(d in c or d not in f.dims[v] for v, c in zip(e.values, clean, strict=True))
+                and all(d in c or d not in k.dims[v] for v, c in zip(e.values, clean, strict=True))
             )
         case "all" if len(clean) == len(e.args):
             return frozenset.intersection(*clean)
         case "first" if isinstance(first, str):
-            return s.clean[first].difference(*(f.dims[a] for a in others if isinstance(a, str)))
+            return s.clean[first].difference(*(k.dims[a] for a in others if isinstance(a, str)))
         case _:
             return NOWHERE
 
 
-def _applied(f: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
+def _applied(k: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     """The operator of an elementwise equation applied to its arguments."""
     row = OPS[e.op]
     if row.growth == "raised":
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")
-        return nodes.Power(args[0], exponent, f.float32_accurate)
-    if _adds_to_fresh_product(f, e):
+        return nodes.Power(args[0], exponent, k.float32_accurate)
+    if _adds_to_fresh_product(k, e):
         return nodes.AddedLast(args[0], args[1], axes)
-    divisor = _number(f, e.args[1]) if row.by_number else None
+    divisor = _number(k, e.args[1]) if row.by_number else None
     inverse = None if divisor is None else exact_inverse(divisor)
     if inverse is not None:
         return nodes.Scaled(args[0], inverse)
-    by_number = bool(row.by_number) and (divisor is not None or _is_size(f, e.args[1]))
-    exact = f.float32_accurate or by_number  # means of equal values are to be that value
+    by_number = bool(row.by_number) and (divisor is not None or _is_size(k, e.args[1]))
+    exact = k.float32_accurate or by_number  # means of equal values are to be that value
     return nodes.Apply(e.op, args, exact, axes, bool(row.of_integers) and e.type == "int")
 
 
-def _adds_to_fresh_product(f: ScheduledKernel, e: Eqn) -> bool:
+def _adds_to_fresh_product(k: ScheduledKernel, e: Eqn) -> bool:
     """Whether this adds what a loop loads to a product of the same iteration. As the first addend of that it would
     be loaded before it starts, and not fetched ahead."""
     if OPS[e.op].linear != (1, 1) or len(e.values) < 2:
         return False
-    for loop in f.placement.loops:
+    for loop in k.placement.loops:
         fresh = {s.out for s in loop.steps if isinstance(s, Eqn) and s.op == "dot"} - dict(loop.accumulators).keys()
         loaded = {s.out for s in loop.steps if isinstance(s, Load)}
         if any(v in fresh and w in loaded for v, w in (e.values, e.values[::-1])):
@@ -185,30 +185,30 @@ def _adds_to_fresh_product(f: ScheduledKernel, e: Eqn) -> bool:
     return False
 
 
-def _number(f: ScheduledKernel, a: str | Number) -> Number | None:
+def _number(k: ScheduledKernel, a: str | Number) -> Number | None:
     """The number that an argument is, also where it is the size of an axis that is known."""
     if not isinstance(a, str):
         return a
-    return Fraction(f.sizes[d]) if _is_size(f, a) and (d := f.eqns[a].axes[0]) not in f.dynamic else None
+    return Fraction(k.sizes[d]) if _is_size(k, a) and (d := k.eqns[a].axes[0]) not in k.dynamic else None
 
 
-def _is_size(f: ScheduledKernel, a: str | Number) -> bool:
-    return isinstance(a, str) and a in f.eqns and f.eqns[a].op == "size"
+def _is_size(k: ScheduledKernel, a: str | Number) -> bool:
+    return isinstance(a, str) and a in k.eqns and k.eqns[a].op == "size"
 
 
-def _branch(f: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
+def _branch(k: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
     """An equation that comes to one of its arguments."""
     if not isinstance(a, str):
-        return nodes.Full(nodes.Literal(a, e.type == "int"), f.type_of(e.out), want)
-    x = _argument(f, a, want, e, e.type == "int")
-    return x if f.axes_of(a) == want else nodes.Repeated(x, want)
+        return nodes.Full(nodes.Literal(a, e.type == "int"), k.type_of(e.out), want)
+    x = _argument(k, a, want, e, e.type == "int")
+    return x if k.axes_of(a) == want else nodes.Repeated(x, want)
 
 
-def _shifted_exp(f: ScheduledKernel, e: Eqn, want: Axes) -> Expr:
+def _shifted_exp(k: ScheduledKernel, e: Eqn, want: Axes) -> Expr:
     """exp(x - m) for a running maximum: one multiply-add and one exp2, or the difference first."""
     x, m = (str(a) for a in e.args)
-    shift = spread(nodes.Shift(m, f.axes_of(m)), want)
-    return nodes.ExpDifference(_argument(f, x, want, e, False), shift, m in f.subtracted_first, want)
+    shift = spread(nodes.Shift(m, k.axes_of(m)), want)
+    return nodes.ExpDifference(_argument(k, x, want, e, False), shift, m in k.subtracted_first, want)
 
 
 def _constant(e: Eqn) -> Expr:
@@ -219,28 +219,28 @@ def _constant(e: Eqn) -> Expr:
     return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 
-def _argument(f: ScheduledKernel, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
+def _argument(k: ScheduledKernel, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, whole)
-    x: Expr = f.block_of(a)
-    kind = f.type_of(a)
+    x: Expr = k.block_of(a)
+    kind = k.type_of(a)
     mixed = kind in INTEGERS and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
     if kind in {"float16", "bfloat16", *FLOAT8} or mixed or counted:
         x = nodes.Cast(x, kind, "float32")
     elif kind == "int8":
         x = nodes.Cast(x, kind, "int32")
-    if OPS[e.op].masks and e.type == "bool" and want and not x.axes and _compares_floats(f, a):
+    if OPS[e.op].masks and e.type == "bool" and want and not x.axes and _compares_floats(k, a):
         # Triton's interpreter repeats the mask as float32, which has no `&`
         x = nodes.Apply("gt", (nodes.Cast(x, kind, "int32"), nodes.Literal(Fraction(0), True)), True, ())
     return spread(x, want)
 
 
-def _compares_floats(f: ScheduledKernel, mask: str) -> bool:
+def _compares_floats(k: ScheduledKernel, mask: str) -> bool:
     """Whether a mask follows from comparisons of floating-point numbers."""
-    e = f.eqns.get(mask)
-    kinds = [(v, f.type_of(v)) for v in e.values] if e is not None else []
-    return any(_compares_floats(f, v) if kind == "bool" else kind != "int32" for v, kind in kinds)
+    e = k.eqns.get(mask)
+    kinds = [(v, k.type_of(v)) for v in e.values] if e is not None else []
+    return any(_compares_floats(k, v) if kind == "bool" else kind != "int32" for v, kind in kinds)
 
 
 def spread(x: Expr, want: Axes) -> Expr:
@@ -253,15 +253,15 @@ def spread(x: Expr, want: Axes) -> Expr:
 
 def summands(s: Scope, e: Eqn) -> Computed:
     """What a reduction reduces: its argument, neutral past the end of the dimensions that go."""
-    f = s.scheduled
+    k = s.scheduled
     (a,) = e.values
-    kind = f.type_of(a)
-    x: Expr = f.full_block(a)
+    kind = k.type_of(a)
+    x: Expr = k.full_block(a)
     whole = kind in INTEGERS and e.type == "int"
     if kind != ("int32" if whole else "float32"):
         x = nodes.Cast(x, kind, "int32" if whole else "float32")
     zero_is_neutral = s.clean[a] if e.op == "sum" else NOWHERE
-    x = _masked(f, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, whole))
+    x = _masked(k, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, whole))
     return Computed(x, s.clean[a] - set(e.axes) if e.op == "sum" else NOWHERE)
 
 
@@ -270,26 +270,26 @@ def neutral(op: str, whole: bool) -> nodes.Literal:
     return nodes.Literal(OPS[op].neutral(whole), whole)
 
 
-def across(f: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
+def across(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     """A block with all axes that the equation computes over, reduced over those that it reduces."""
-    over = tuple(d for d in f.axes(f.iteration_space(e)) if d in e.axes)
-    return nodes.Reduce("sum" if e.op == "dot" else e.op, x, over, shows_nan(f, e)) if over else x
+    over = tuple(d for d in k.axes(k.iteration_space(e)) if d in e.axes)
+    return nodes.Reduce("sum" if e.op == "dot" else e.op, x, over, shows_nan(k, e)) if over else x
 
 
-def shows_nan(f: ScheduledKernel, e: Eqn) -> bool:
+def shows_nan(k: ScheduledKernel, e: Eqn) -> bool:
     """Whether a maximum or minimum is to be NaN where an argument is. One that only shifts exponents need not be:
     their sum is."""
     if e.type == "int" or not OPS[e.op].extremum:
         return False
-    uses = [x for x in f.kernel.body if e.out in x.values]
+    uses = [x for x in k.kernel.body if e.out in x.values]
     shift = bool(uses) and all(OPS[x.op].shift and x.args[1] == e.out for x in uses)
-    outputs = {t.name for t in f.graph.outputs} | f.graph.changed
-    return not shift or any(x.value == e.out and x.buffer in outputs for x in f.kernel.stores)
+    outputs = {t.name for t in k.graph.outputs} | k.graph.changed
+    return not shift or any(x.value == e.out and x.buffer in outputs for x in k.kernel.stores)
 
 
-def _masked(f: ScheduledKernel, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Expr:
+def _masked(k: ScheduledKernel, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Expr:
     """A block with this number where it lies past the end of one of these dimensions."""
-    dirty = f.masked_dims(dims, x.axes)
+    dirty = k.masked_dims(dims, x.axes)
     return nodes.Masked(x, dirty, number) if dirty else x
 
 
@@ -317,20 +317,20 @@ class Matrices(NamedTuple):
         yield self.right, (self.batch, self.middle, self.columns)
 
 
-def matrices(f: ScheduledKernel, e: Eqn) -> Matrices:
+def matrices(k: ScheduledKernel, e: Eqn) -> Matrices:
     """A product as one of matrices: the rows are the axes that come first in blocks."""
     a, b = _factors(e)
-    of_a, of_b = f.axes(f.dims[a]), f.axes(f.dims[b])
-    rows = [d for d in of_a if d in e.dims and d not in f.dims[b]]
-    columns = [d for d in of_b if d in e.dims and d not in f.dims[a]]
-    batch = [d for d in f.axes(e.dims) if d in of_a and d in of_b]
+    of_a, of_b = k.axes(k.dims[a]), k.axes(k.dims[b])
+    rows = [d for d in of_a if d in e.dims and d not in k.dims[b]]
+    columns = [d for d in of_b if d in e.dims and d not in k.dims[a]]
+    batch = [d for d in k.axes(e.dims) if d in of_a and d in of_b]
     middle = [d for d in of_a if d in of_b and d in e.axes]
-    if rows and columns and f.order.index(rows[0]) > f.order.index(columns[0]):
+    if rows and columns and k.order.index(rows[0]) > k.order.index(columns[0]):
         a, b, rows, columns = b, a, columns, rows
     return Matrices(a, b, batch, rows, middle, columns)
 
 
-def merged_operands(f: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
+def merged_operands(k: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
     """Axes of what is loaded through a descriptor for products alone, where several axes are one side of the product.
 
     A block x[a, b, k] is merged to x[a*b, k] as it lies in memory, then permuted: x[k, a*b]. Triton does both to the
@@ -338,21 +338,21 @@ def merged_operands(f: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict
     """
     users = defaultdict[str, set[Axes]](set)
     types = defaultdict[str, set[str]](set)
-    for e in f.kernel.body:
-        if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
-            m = matrices(f, e)
-            for (value, groups), dtype in zip(m.operands(), _operand_types(f, e, m), strict=True):
+    for e in k.kernel.body:
+        if e.op == "dot" and on_matrix_units(e, k.dims, k.block):
+            m = matrices(k, e)
+            for (value, groups), dtype in zip(m.operands(), _operand_types(k, e, m), strict=True):
                 users[value].add(merged(*groups))
                 types[value].add(dtype)
         else:
             for value in e.values:
-                users[value].add(f.axes(f.dims[value]))
-    stored = {s.value for s in f.kernel.stores}
+                users[value].add(k.axes(k.dims[value]))
+    stored = {s.value for s in k.kernel.stores}
     found = {value: next(iter(users[value])) for value in boxes if value not in stored and len(users[value]) == 1}
     return {
         value: axes
         for value, axes in found.items()
-        if apart(axes) != axes and f.type_of(value) in types[value]
+        if apart(axes) != axes and k.type_of(value) in types[value]
         if apart(merged_as(axes, boxes[value].block)) == boxes[value].block
     }
 
@@ -362,51 +362,51 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
 
     accumulator: the name of a block to add to.
     """
-    f = s.scheduled
-    m = matrices(f, e)
+    k = s.scheduled
+    m = matrices(k, e)
     clean = frozenset(
-        d for d in f.padded & set(e.dims) if (d in s.clean[m.left] or d in s.clean[m.right]) and d not in m.batch
+        d for d in k.padded & set(e.dims) if (d in s.clean[m.left] or d in s.clean[m.right]) and d not in m.batch
     )
-    x = unfolded(f, e, matrix_product(s, e, None)) if on_matrix_units(e, f.dims, f.block) else _multiplied_out(s, e)
+    x = unfolded(k, e, matrix_product(s, e, None)) if on_matrix_units(e, k.dims, k.block) else _multiplied_out(s, e)
     return Computed(nodes.Added(accumulator, x) if accumulator else x, clean)
 
 
 def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     """A product with the axes that the matrix units give it. accumulator: the name of a block of these axes to add to,
     which they do themselves."""
-    f = s.scheduled
-    m = matrices(f, e)
-    types = _operand_types(f, e, m)
+    k = s.scheduled
+    m = matrices(k, e)
+    types = _operand_types(k, e, m)
     operands = zip(m.operands(), types, strict=True)
     left, right = (_operand(s, value, groups, e.axes, dtype) for (value, groups), dtype in operands)
     if {*types} <= FLOAT8:
-        return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[f.graph.dtype])
+        return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[k.graph.dtype])
     if len({*types}) == 2:
         part = "tf32" if "float16" in types else "bfloat16"
         return nodes.Dot(left, right, accumulator, nodes.InParts(types.index("float32"), part))
     if types[0] != "float32":
         return nodes.Dot(left, right, accumulator, None)
-    if not f.float32_products & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
+    if not k.float32_products & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
         return nodes.Dot(left, right, accumulator, "tf32")
-    return nodes.Dot(left, right, accumulator, "tf32x3" if f.schedule.tf32x3 else "ieee")
+    return nodes.Dot(left, right, accumulator, "tf32x3" if k.schedule.tf32x3 else "ieee")
 
 
-def _operand_types(f: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
+def _operand_types(k: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
     """The types in which the matrix units take the operands: as they are stored, where both are of float8, and where
     one is of float32, which is multiplied in parts."""
-    if f.float32_products & {m.left, m.right}:
-        left, right = ("float32" if v in f.float32_products else multiplied_as(f.type_of(v)) for v in (m.left, m.right))
-        return (left, right) if f.schedule.tf32x3 else ("float32", "float32")
-    kinds = (f.type_of(v) for v in (m.left, m.right))
-    small = promoted((k if k in HALVES else f.graph.dtype for k in kinds), f.graph.dtype)
-    if takes_float8(e, f.loads, f.tensors, f.eqns) and f.elements(m.middle) >= MIN_FLOAT8_DEPTH:
-        return f.type_of(m.left), f.type_of(m.right)
+    if k.float32_products & {m.left, m.right}:
+        left, right = ("float32" if v in k.float32_products else multiplied_as(k.type_of(v)) for v in (m.left, m.right))
+        return (left, right) if k.schedule.tf32x3 else ("float32", "float32")
+    kinds = (k.type_of(v) for v in (m.left, m.right))
+    small = promoted((t if t in HALVES else k.graph.dtype for t in kinds), k.graph.dtype)
+    if takes_float8(e, k.loads, k.tensors, k.eqns) and k.elements(m.middle) >= MIN_FLOAT8_DEPTH:
+        return k.type_of(m.left), k.type_of(m.right)
     return small, small
 
 
-def unfolded(f: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
+def unfolded(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     """What the matrix units compute of a product, with the axes of the product."""
-    m, result = matrices(f, e), f.axes(e.dims)
+    m, result = matrices(k, e), k.axes(e.dims)
     whole = (*m.batch, *m.rows, *m.columns)
     if x.axes != whole:
         x = nodes.Reshaped(x, whole)
@@ -421,13 +421,13 @@ def _factors(e: Eqn) -> tuple[str, str]:
 
 def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str) -> Expr:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
-    f = s.scheduled
-    kind = f.type_of(value)
-    if dtype == "float16" and narrow.packed(f, value):
-        x = _masked(f, narrow.of_bytes(f, value), summed, nodes.Literal(0.0))
+    k = s.scheduled
+    kind = k.type_of(value)
+    if dtype == "float16" and narrow.packed(k, value):
+        x = _masked(k, narrow.of_bytes(k, value), summed, nodes.Literal(0.0))
     else:
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-        x = _masked(f, f.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = _masked(k, k.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
@@ -451,33 +451,33 @@ def _as_matrix(x: Expr, batch: list[str], first: list[str], last: list[str]) -> 
 
 def _multiplied_out(s: Scope, e: Eqn) -> Expr:
     """A product element by element, summed over this block."""
-    f = s.scheduled
-    if not any(d in e.axes for d in f.axes(f.iteration_space(e))):
-        a, b, space = _spread_factors(f, e)
+    k = s.scheduled
+    if not any(d in e.axes for d in k.axes(k.iteration_space(e))):
+        a, b, space = _spread_factors(k, e)
         return nodes.Apply("mul", (a, b), True, space)
-    return across(f, e, multiplied(s, e))
+    return across(k, e, multiplied(s, e))
 
 
 def multiplied(s: Scope, e: Eqn) -> Expr:
     """A product element by element, zero past the end of the dimensions that will be summed over."""
-    f = s.scheduled
-    a, b, space = _spread_factors(f, e)
-    both = [d for d in e.axes if not all(d in s.clean[v] or d not in f.axes(f.dims[v]) for v in _factors(e))]
-    return _masked(f, nodes.Product(a, b, space), both, nodes.Literal(0.0))
+    k = s.scheduled
+    a, b, space = _spread_factors(k, e)
+    both = [d for d in e.axes if not all(d in s.clean[v] or d not in k.axes(k.dims[v]) for v in _factors(e))]
+    return _masked(k, nodes.Product(a, b, space), both, nodes.Literal(0.0))
 
 
-def _spread_factors(f: ScheduledKernel, e: Eqn) -> tuple[Expr, Expr, Axes]:
-    space = f.axes(f.iteration_space(e))
-    if f.elements(space) > MAX_PRODUCT:
+def _spread_factors(k: ScheduledKernel, e: Eqn) -> tuple[Expr, Expr, Axes]:
+    space = k.axes(k.iteration_space(e))
+    if k.elements(space) > MAX_PRODUCT:
         raise EmitError("product too large to multiply out")
     both = _factors(e)
-    told = {d for v in both for d in f.axes_of(v)} == {*space}
-    a, b = (spread(as_float(f, v, f.block_of(v) if told else f.full_block(v)), space) for v in both)
+    told = {d for v in both for d in k.axes_of(v)} == {*space}
+    a, b = (spread(as_float(k, v, k.block_of(v) if told else k.full_block(v)), space) for v in both)
     return a, b, space
 
 
-def as_float(f: ScheduledKernel, value: str, x: Expr) -> Expr:
-    kind = f.type_of(value)
-    if f.graph.dtype == "float16" and narrow.packed(f, value):
-        x, kind = narrow.of_bytes(f, value), "float16"
+def as_float(k: ScheduledKernel, value: str, x: Expr) -> Expr:
+    kind = k.type_of(value)
+    if k.graph.dtype == "float16" and narrow.packed(k, value):
+        x, kind = narrow.of_bytes(k, value), "float16"
     return x if kind == "float32" else nodes.Cast(x, kind, "float32")

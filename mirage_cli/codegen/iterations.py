@@ -35,7 +35,7 @@ Step: TypeAlias = Load | Eqn
 Degrees: TypeAlias = Sequence[tuple[str, int]]
 
 
-def deferred(f: ScheduledKernel, loop: Loop) -> frozenset[str]:
+def deferred(k: ScheduledKernel, loop: Loop) -> frozenset[str]:
     """Accumulators that keep the axes they reduce until after the loop: those that nothing rescales.
 
     A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
@@ -44,62 +44,62 @@ def deferred(f: ScheduledKernel, loop: Loop) -> frozenset[str]:
     return frozenset(
         name
         for name, degrees in loop.accumulators
-        if name not in loop.running and not degrees and _deferrable(f, f.eqns[name])
+        if name not in loop.running and not degrees and _deferrable(k, k.eqns[name])
     )
 
 
-def _deferrable(f: ScheduledKernel, e: Eqn) -> bool:
-    space = f.axes(f.iteration_space(e))
+def _deferrable(k: ScheduledKernel, e: Eqn) -> bool:
+    space = k.axes(k.iteration_space(e))
     if (e.op != "dot" and OPS[e.op].kind != "reduction") or not set(space) & set(e.axes):
         return False
-    if f.elements(space) > MAX_LANES * 32 * f.schedule.warps:
+    if k.elements(space) > MAX_LANES * 32 * k.schedule.warps:
         return False
-    return not on_matrix_units(e, f.dims, f.block) if e.op == "dot" else not f.from_product(e.values[0])
+    return not on_matrix_units(e, k.dims, k.block) if e.op == "dot" else not k.from_product(e.values[0])
 
 
-def wide_products_last(f: ScheduledKernel, loop: Loop) -> Sequence[Step]:
+def wide_products_last(k: ScheduledKernel, loop: Loop) -> Sequence[Step]:
     """The steps of an iteration, products that nothing here waits for last, the larger the later: by the last of
     several that share an operand, Triton decides how warps stand for all of them."""
     used = {v for s in loop.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in loop.stores}
     last = [s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot" and s.out not in used]
-    last.sort(key=lambda e: f.elements(f.axes(e.dims)))
+    last.sort(key=lambda e: k.elements(k.axes(e.dims)))
     return [*(s for s in loop.steps if s not in last), *last]
 
 
-def accumulated(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
+def accumulated(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
     """The axes of an accumulator in its loop. Where nothing rescales a product, they are those that the matrix units
     give it: to bring it to its own in each iteration costs a second block of registers.
 
     degrees: in running maxima. defers: whether it keeps the axes that it reduces.
     """
-    if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
-        changed = degrees or e.out in f.factored
-        return f.axes(e.dims) if changed else matrices(f, e).axes
-    return f.axes(f.iteration_space(e) if defers else e.dims)
+    if e.op == "dot" and on_matrix_units(e, k.dims, k.block):
+        changed = degrees or e.out in k.factored
+        return k.axes(e.dims) if changed else matrices(k, e).axes
+    return k.axes(k.iteration_space(e) if defers else e.dims)
 
 
-def initialised(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initialise:
+def initialised(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initialise:
     """An accumulator, `accumulated`, before its loop."""
-    axes = accumulated(f, e, degrees, defers)
-    return plan.Initialise(e.out, neutral(e.op, e.type == "int"), f.type_of(e.out), axes)
+    axes = accumulated(k, e, degrees, defers)
+    return plan.Initialise(e.out, neutral(e.op, e.type == "int"), k.type_of(e.out), axes)
 
 
 def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[Statement]:
     """What an iteration does to an accumulator, `accumulated`."""
-    f = s.scheduled
+    k = s.scheduled
     if e.out in s.running:
-        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), e.out in f.subtracted_first)
+        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(k, e), e.out in k.subtracted_first)
         return
-    axes = accumulated(f, e, degrees, defers)
+    axes = accumulated(k, e, degrees, defers)
     for m, g in degrees:
-        factor = spread(nodes.Factor(m, f.axes_of(m)), axes)
+        factor = spread(nodes.Factor(m, k.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
-    if factored := f.factored.get(e.out):
-        part = unfolded(f, e, nodes.Value(factored.part, matrices(f, e).axes))
+    if factored := k.factored.get(e.out):
+        part = unfolded(k, e, nodes.Value(factored.part, matrices(k, e).axes))
         for v in factored.by:
-            part = nodes.Apply("mul", (part, spread(as_float(f, v, f.block_of(v)), axes)), True, axes)
+            part = nodes.Apply("mul", (part, spread(as_float(k, v, k.block_of(v)), axes)), True, axes)
         yield plan.Let(e.out, nodes.Added(e.out, part))
-    elif e.op == "dot" and on_matrix_units(e, f.dims, f.block) and axes == matrices(f, e).axes:
+    elif e.op == "dot" and on_matrix_units(e, k.dims, k.block) and axes == matrices(k, e).axes:
         yield plan.Let(e.out, matrix_product(s, e, e.out))
     elif e.op == "dot" and not defers:
         yield plan.Let(e.out, product(s, e, e.out).expr)
@@ -107,12 +107,12 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
         yield plan.Accumulate(e.out, "sum", multiplied(s, e), False)
     else:
         block = summands(s, e).expr
-        yield plan.Accumulate(e.out, e.op, block if defers else across(f, e, block), shows_nan(f, e))
+        yield plan.Accumulate(e.out, e.op, block if defers else across(k, e, block), shows_nan(k, e))
 
 
-def completed(f: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
+def completed(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
     """What is left to do of an accumulator, `accumulated`, after its loop."""
-    kept = replace(f.block_of(e.out), axes=accumulated(f, e, degrees, defers))
-    if kept.axes == f.axes(e.dims):
+    kept = replace(k.block_of(e.out), axes=accumulated(k, e, degrees, defers))
+    if kept.axes == k.axes(e.dims):
         return []
-    return [plan.Complete(e.out, across(f, e, kept) if defers else unfolded(f, e, kept))]
+    return [plan.Complete(e.out, across(k, e, kept) if defers else unfolded(k, e, kept))]

@@ -30,17 +30,17 @@ class Range(NamedTuple):
 
 
 def ranges(
-    f: ScheduledKernel, loop: Loop, limits: Sequence[Limit], specialized: bool
+    k: ScheduledKernel, loop: Loop, limits: Sequence[Limit], specialized: bool
 ) -> tuple[list[Statement], tuple[Range, ...]]:
     """The parts that a loop is written in, and the marks between them. limits: of the loop."""
     d, *others = loop.dims
     if others:
         return [], (Range(Number(0), Number(0)),)
-    tile = f.block[d]
-    first, last = span(f, d)
+    tile = k.block[d]
+    first, last = span(k, d)
     if not limits:
         return [], (Range(first, last),)
-    found = _Bounds(f, limits)
+    found = _Bounds(k, limits)
     marks: list[Statement] = []
 
     def mark(kind: Kind, scalar: Scalar, *masks: str) -> Mark:
@@ -51,7 +51,7 @@ def ranges(
     if found.begins:
         first = mark("begin", _most(first, *(_aligned(least, tile) for least in found.begins)))
     last = mark("end", last, *dict.fromkeys(y.mask for x in limits for y in x.all if not x.parts))
-    if ceil(f.sizes[d] / tile) < MIN_PEELED or specialized:
+    if ceil(k.sizes[d] / tile) < MIN_PEELED or specialized:
         return marks, (Range(first, last),)
     parts: list[Range] = []
     known: dict[str, bool] = {}
@@ -82,7 +82,7 @@ class _Bounds:
     of several gaps the first. behind_gap: what the mask that ends what is in front of it is there.
     """
 
-    def __init__(self, f: ScheduledKernel, limits: Sequence[Limit]) -> None:
+    def __init__(self, k: ScheduledKernel, limits: Sequence[Limit]) -> None:
         self.begins: list[Scalar] = []
         self.ends: list[Scalar] = []
         self.below: list[Scalar] = []
@@ -91,13 +91,13 @@ class _Bounds:
         self.work: dict[str, bool] = {}
         self.behind_gap: dict[str, bool] = {}
         for x in limits:
-            least, most = _reach(f, x.limit)
+            least, most = _reach(k, x.limit)
             if x.unless is None:
                 (self.begins if x.lower else self.ends).append(least if x.lower else nodes.Plus(most, 1))
                 (self.below if x.lower else self.above).append(most if x.lower else least)
                 self.work[x.mask] = x.holds
                 continue
-            other_least, other_most = _reach(f, x.unless.limit)
+            other_least, other_most = _reach(k, x.unless.limit)
             if not x.parts and x.lower:
                 self.begins.append(_least(least, other_least))
             elif not x.parts:
@@ -109,22 +109,22 @@ class _Bounds:
                 self.behind_gap[x.unless.mask] = not x.unless.holds
 
 
-def span(f: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
+def span(k: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """From where to where a loop over one dimension goes in this program instance."""
-    size = nodes.Size(d, d in f.dynamic)
-    if d != f.kernel.split:
+    size = nodes.Size(d, d in k.dynamic)
+    if d != k.kernel.split:
         return Number(0), size
-    length = chunk(f, d)
+    length = chunk(k, d)
     last = nodes.ChunkAt(length, True)
-    whole = f.sizes[d] == length * f.schedule.split if isinstance(length, int) else False
+    whole = k.sizes[d] == length * k.schedule.split if isinstance(length, int) else False
     return nodes.ChunkAt(length, False), last if whole else _least(last, size)
 
 
-def chunk(f: ScheduledKernel, d: str) -> nodes.Length:
+def chunk(k: ScheduledKernel, d: str) -> nodes.Length:
     """The length of the chunks of the split dimension."""
-    if d in f.dynamic:
-        return nodes.Share(d, f.schedule.split, f.block[d])
-    return chunk_length(f.sizes[d], f.schedule.split, f.block[d])
+    if d in k.dynamic:
+        return nodes.Share(d, k.schedule.split, k.block[d])
+    return chunk_length(k.sizes[d], k.schedule.split, k.block[d])
 
 
 def _least(*of: Scalar) -> Scalar:
@@ -139,68 +139,68 @@ def _aligned(position: Scalar, tile: int) -> Scalar:
     return nodes.Aligned(position, tile) if tile > 1 else position
 
 
-def _reach(f: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
+def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
     """The least and the most that a linear expression can be in this program instance."""
     ends: list[tuple[Scalar, Scalar]] = []
     for (kind, name), c in x.terms:
         if kind == "value":
-            axes = f.axes_of(name)
+            axes = k.axes_of(name)
             low, high = nodes.Extreme(name, False, axes), nodes.Extreme(name, True, axes)
         else:
-            low, high = _extent(f, name)
+            low, high = _extent(k, name)
         ends.append((low, high) if c > 0 else (high, low))
     coefficients = [c for _, c in x.terms]
     low, high = (tuple(zip(coefficients, (end[i] for end in ends), strict=True)) for i in (0, 1))
     return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
 
 
-def _extent(f: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
+def _extent(k: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """The first and the last position along a dimension that does not move here."""
-    if d not in f.kernel.with_role("grid") or not f.tiled(d):
-        return Number(0), Number(f.sizes[d] - 1)
-    return nodes.TileAt(d, f.block[d], False), nodes.TileAt(d, f.block[d], True)
+    if d not in k.kernel.with_role("grid") or not k.tiled(d):
+        return Number(0), Number(k.sizes[d] - 1)
+    return nodes.TileAt(d, k.block[d], False), nodes.TileAt(d, k.block[d], True)
 
 
-def starts(f: ScheduledKernel, loop: Loop | None = None) -> Mapping[str, Start]:
+def starts(k: ScheduledKernel, loop: Loop | None = None) -> Mapping[str, Start]:
     """Where the current block starts along each dimension, in a loop or outside."""
-    found: dict[str, Start] = {d: nodes.AtZero() for d in f.block}
-    for d in f.kernel.with_role("grid"):
-        if f.tiled(d):
-            found[d] = nodes.AtTile(d, f.block[d])
-    return found if loop is None else found | loop_starts(f, loop)
+    found: dict[str, Start] = {d: nodes.AtZero() for d in k.block}
+    for d in k.kernel.with_role("grid"):
+        if k.tiled(d):
+            found[d] = nodes.AtTile(d, k.block[d])
+    return found if loop is None else found | loop_starts(k, loop)
 
 
-def loop_starts(f: ScheduledKernel, loop: Loop) -> dict[str, Start]:
+def loop_starts(k: ScheduledKernel, loop: Loop) -> dict[str, Start]:
     """The same along the dimensions of a loop, in the order in which it walks them."""
     if len(loop.dims) == 1:
         (d,) = loop.dims
         return {d: nodes.AtStep(d)}
-    dims = _walked(f, loop)
-    trips = _trips(f, dims)
+    dims = _walked(k, loop)
+    trips = _trips(k, dims)
     found: dict[str, Start] = {}
     for i, d in enumerate(dims):
-        length = chunk(f, d) if d == f.kernel.split else None
-        found[d] = nodes.AtJointStep(_product(trips[i + 1 :]), trips[i] if i else None, f.block[d], length)
+        length = chunk(k, d) if d == k.kernel.split else None
+        found[d] = nodes.AtJointStep(_product(trips[i + 1 :]), trips[i] if i else None, k.block[d], length)
     return found
 
 
-def together(f: ScheduledKernel, loop: Loop) -> plan.Together:
+def together(k: ScheduledKernel, loop: Loop) -> plan.Together:
     """A loop over several dimensions together."""
-    dims = _walked(f, loop)
-    trips = _trips(f, dims)
-    if dims[0] != f.kernel.split:
+    dims = _walked(k, loop)
+    trips = _trips(k, dims)
+    if dims[0] != k.kernel.split:
         return plan.Together(dims, _product(trips), None)
     d = dims[0]
-    return plan.Together(dims, _product(trips[1:]), (d, chunk(f, d), f.block[d]))
+    return plan.Together(dims, _product(trips[1:]), (d, chunk(k, d), k.block[d]))
 
 
-def stages(f: ScheduledKernel, loop: Loop) -> int | None:
+def stages(k: ScheduledKernel, loop: Loop) -> int | None:
     """How many iterations of a loop Triton is to have in flight, where it has products on the matrix units and loads
     that none of them takes, such as scales of what they compute. Unless it is told, Triton loads these in their own
     iteration."""
     eqns = {s.out: s for s in loop.steps if isinstance(s, Eqn)}
-    factored = {name: x.product for name, x in f.factored.items()}
-    products = [factored.get(e.out, e) for e in eqns.values() if e.op == "dot" and on_matrix_units(e, f.dims, f.block)]
+    factored = {name: x.product for name, x in k.factored.items()}
+    products = [factored.get(e.out, e) for e in eqns.values() if e.op == "dot" and on_matrix_units(e, k.dims, k.block)]
     taken = set[str]()
     todo = [v for e in products for v in e.values]
     while todo:
@@ -208,16 +208,16 @@ def stages(f: ScheduledKernel, loop: Loop) -> int | None:
         todo += eqns[v].values if v in eqns and v not in taken else ()
         taken.add(v)
     others = [s for s in loop.steps if isinstance(s, Load) and s.out not in taken]
-    return f.schedule.stages if products and others else None
+    return k.schedule.stages if products and others else None
 
 
-def _walked(f: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
+def _walked(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
     """The dimensions of a loop, a split one outermost."""
-    return tuple(sorted(loop.dims, key=lambda d: d != f.kernel.split))
+    return tuple(sorted(loop.dims, key=lambda d: d != k.kernel.split))
 
 
-def _trips(f: ScheduledKernel, dims: Sequence[str]) -> list[nodes.Count]:
-    return [nodes.Tiles(d, f.block[d]) if d in f.dynamic else ceil(f.sizes[d] / f.block[d]) for d in dims]
+def _trips(k: ScheduledKernel, dims: Sequence[str]) -> list[nodes.Count]:
+    return [nodes.Tiles(d, k.block[d]) if d in k.dynamic else ceil(k.sizes[d] / k.block[d]) for d in dims]
 
 
 def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
@@ -225,9 +225,9 @@ def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
     return prod(n for n in counts if isinstance(n, int)), *(n for n in counts if not isinstance(n, int))
 
 
-def positions(f: ScheduledKernel, d: str, start: Start) -> plan.Positions:
-    wide = f.huge and (f.block[d] > 1 or not isinstance(start, nodes.AtZero))
-    return plan.Positions(d, start, f.block[d] > 1, wide, d in f.padded and f.block[d] > 1)
+def positions(k: ScheduledKernel, d: str, start: Start) -> plan.Positions:
+    wide = k.huge and (k.block[d] > 1 or not isinstance(start, nodes.AtZero))
+    return plan.Positions(d, start, k.block[d] > 1, wide, d in k.padded and k.block[d] > 1)
 
 
 def longest_last(limits: Mapping[Loop, Sequence[Limit]]) -> set[str]:

@@ -30,41 +30,41 @@ class Pair(NamedTuple):
     value: str
 
 
-def pair_of(f: ScheduledKernel, second: ScheduledKernel, x: Load) -> Pair | None:
+def pair_of(k: ScheduledKernel, second: ScheduledKernel, x: Load) -> Pair | None:
     """What the second of two phases loads from right behind what a load of the first reads, if anything."""
-    t = f.tensors[x.buffer]
+    t = k.tensors[x.buffer]
     for y in (y for y in second.kernel.loads if y.buffer == x.buffer and y.out != x.out):
         moved = [n for n, (i, j) in enumerate(zip(x.access, y.access, strict=True)) if i != j]
-        if len(moved) != 1 or t.steps(f.sizes)[moved[0]] != 1:
+        if len(moved) != 1 or t.steps(k.sizes)[moved[0]] != 1:
             continue
         i, j = x.access[moved[0]], y.access[moved[0]]
-        d = next((a for a, c in i.terms if isinstance(a, str) and c == 2 and f.block[a] > 1), None)
-        apart = d is not None and d not in f.padded and not within(f, x.buffer, x.access) and not f.repeats(x)
-        alone = d is not None and sum(d in k.dims for k in x.access) == 1
+        d = next((a for a, c in i.terms if isinstance(a, str) and c == 2 and k.block[a] > 1), None)
+        apart = d is not None and d not in k.padded and not within(k, x.buffer, x.access) and not k.repeats(x)
+        alone = d is not None and sum(d in index.dims for index in x.access) == 1
         if d is not None and apart and alone and i.terms == j.terms and j.offset == i.offset + 1:
             return Pair(d, y.out)
     return None
 
 
 def load(
-    f: ScheduledKernel, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
+    k: ScheduledKernel, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
 ) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it."""
-    axes = f.axes_of(x.out)
-    dtype = f.tensors[x.buffer].dtype
+    axes = k.axes_of(x.out)
+    dtype = k.tensors[x.buffer].dtype
     whole = dtype == "int64"
     if pair is not None:
         single = tuple(Index(tuple((a, 1 if a == pair.dim else c) for a, c in i.terms), i.offset) for i in x.access)
-        where = pointers(f, x.buffer, single, axes, {pair.dim: nodes.Pairs(pair.dim, at[pair.dim])})
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, axes=axes, second=pair.value)
+        where = pointers(k, x.buffer, single, axes, {pair.dim: nodes.Pairs(pair.dim, at[pair.dim])})
+        return plan.Load(x.out, where, k.masked_dims(x.dims, axes), once, axes=axes, second=pair.value)
     if box is None:
-        inside, outside = within(f, x.buffer, x.access), 0.0
-        if (live := f.live.get(x.buffer)) is not None:
-            inside, outside = (*inside, *_stored(f, live)), live.identity
-        repeated = tuple(f.repeats(x).items())
-        few = {d: nodes.Picked(d, f.block[d] > n, at[d], f.huge, _every(f.block[d], n)) for d, n in repeated}
-        where = pointers(f, x.buffer, x.access, axes, few)
-        mask = f.masked_dims(x.dims, axes)
+        inside, outside = within(k, x.buffer, x.access), 0.0
+        if (live := k.live.get(x.buffer)) is not None:
+            inside, outside = (*inside, *_stored(k, live)), live.identity
+        repeated = tuple(k.repeats(x).items())
+        few = {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in repeated}
+        where = pointers(k, x.buffer, x.access, axes, few)
+        mask = k.masked_dims(x.dims, axes)
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside)
     corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
@@ -73,12 +73,12 @@ def load(
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
 
-def look_up(f: ScheduledKernel, a: Lookup) -> plan.Load:
+def look_up(k: ScheduledKernel, a: Lookup) -> plan.Load:
     """A block of a table. Lanes that do not exist hold 0, which is a position too."""
-    axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
-    where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
-    whole = f.tensors[a.table].dtype != "int32"
-    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole, axes=axes)
+    axes, dims = k.axes(dims_of(a.access)), dims_of(a.access)
+    where, inside = pointers(k, a.table, a.access, axes), within(k, a.table, a.access)
+    whole = k.tensors[a.table].dtype != "int32"
+    return plan.Load(k.looked_up[a], where, k.masked_dims(dims, axes), False, inside, whole, axes=axes)
 
 
 def _every(block: int, n: int) -> nodes.Every | None:
@@ -86,41 +86,41 @@ def _every(block: int, n: int) -> nodes.Every | None:
     return nodes.Every(block, block // n, n, 1) if block > n else None
 
 
-def _stored(f: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
+def _stored(k: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
     """Where a partial result was stored."""
     for i in live.where:
-        if i.lookups or {*i.dims} & f.dynamic or i.bounds(f.sizes)[0] < 0:
-            terms, start = f.places(i)
+        if i.lookups or {*i.dims} & k.dynamic or i.bounds(k.sizes)[0] < 0:
+            terms, start = k.places(i)
             yield nodes.Within(terms, start, True, None)
 
 
-def within(f: ScheduledKernel, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
+def within(k: ScheduledKernel, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
     """The bounds of a tensor that a load may read beyond, and a store name places before."""
     found: list[nodes.Within] = []
-    for d, i in zip(f.tensors[buffer].dims, access, strict=True):
-        before, behind = i.leaves(f.sizes[d], f.sizes)
+    for d, i in zip(k.tensors[buffer].dims, access, strict=True):
+        before, behind = i.leaves(k.sizes[d], k.sizes)
         if before or behind:
-            terms, start = f.places(i)
-            found.append(nodes.Within(terms, start, before > 0, f.sizes[d] if behind else None))
+            terms, start = k.places(i)
+            found.append(nodes.Within(terms, start, before > 0, k.sizes[d] if behind else None))
     return tuple(found)
 
 
 def pointers(
-    f: ScheduledKernel, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
+    k: ScheduledKernel, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
 ) -> nodes.Pointers:
     """A block of pointers into a buffer by an access in dimensions of the kernel.
 
     picked: positions along some dimensions, where they are not those of the current block.
     """
     terms: list[tuple[Place, nodes.Stride]] = []
-    apart = f.tensors[buffer].sized_steps(f.sizes, f.dynamic)
+    apart = k.tensors[buffer].sized_steps(k.sizes, k.dynamic)
     starts: list[nodes.Times] = []
     start = 0
     for behind, some in groupby(zip(access, apart, strict=True), lambda x: x[1][1]):
         indices, numbers = zip(*((i, number) for i, (number, _) in some), strict=True)
         steps, more = strides(indices, numbers)
         for a, n in steps.items():
-            place, moved = f.place(a, picked)
+            place, moved = k.place(a, picked)
             more += moved * n
             if place is not None:
                 terms.append((place, nodes.Times(n, behind) if behind else n))
@@ -131,82 +131,82 @@ def pointers(
     return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
 
 
-def store(f: ScheduledKernel, s: Store) -> plan.Store:
-    axes = f.axes(s.dims)
-    split = f.kernel.split
-    once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
-    one_chunk = split is not None and f.schedule.split > 1 and not {split, f.kernel.chunk} & set(s.dims)
-    kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
-    block: Expr = f.full_block(s.value)
-    if kind != dtype or s.value not in f.loads:
+def store(k: ScheduledKernel, s: Store) -> plan.Store:
+    axes = k.axes(s.dims)
+    split = k.kernel.split
+    once = tuple(d for d in k.kernel.with_role("grid") if d not in s.dims and k.tiled(d))
+    one_chunk = split is not None and k.schedule.split > 1 and not {split, k.kernel.chunk} & set(s.dims)
+    kind, dtype = k.type_of(s.value), k.tensors[s.buffer].dtype
+    block: Expr = k.full_block(s.value)
+    if kind != dtype or s.value not in k.loads:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
-    where, inside = pointers(f, s.buffer, s.access, axes), within(f, s.buffer, s.access)
-    room = {d: n for d, n in row_of(f, s).items() if d in f.padded}
-    longer = {d: n for d, n in room.items() if -(-f.sizes[d] // f.block[d]) * f.block[d] > n}
+    where, inside = pointers(k, s.buffer, s.access, axes), within(k, s.buffer, s.access)
+    room = {d: n for d, n in row_of(k, s).items() if d in k.padded}
+    longer = {d: n for d, n in room.items() if -(-k.sizes[d] // k.block[d]) * k.block[d] > n}
     ends = (nodes.Within(((nodes.Lanes(d, True), 1),), 0, False, n) for d, n in longer.items())
-    mask = tuple(d for d in f.masked_dims(s.dims, axes) if d not in room)
+    mask = tuple(d for d in k.masked_dims(s.dims, axes) if d not in room)
     return plan.Store(where, block, mask, once, one_chunk, (*inside, *ends), tuple(room.items()))
 
 
-def row_of(f: ScheduledKernel, s: Store) -> dict[str, int]:
+def row_of(k: ScheduledKernel, s: Store) -> dict[str, int]:
     """The axis along which elements of an intermediate lie side by side, with the positions that a row has room for,
     where these are more than the axis has."""
-    t = f.tensors[s.buffer]
-    if t not in f.graph.buffers or not any(t.strides):
+    t = k.tensors[s.buffer]
+    if t not in k.graph.buffers or not any(t.strides):
         return {}
-    room = t.steps(f.sizes)[-2]
-    return {d: room for d in [s.access[-1].axis] if d is not None and d == t.dims[-1] and f.sizes[d] < room}
+    room = t.steps(k.sizes)[-2]
+    return {d: room for d in [s.access[-1].axis] if d is not None and d == t.dims[-1] and k.sizes[d] < room}
 
 
 # -- prefetches
 
 
-def prefetches(f: ScheduledKernel, ahead: Mapping[Loop | None, Sequence[Fetch]], specialized: bool) -> list[Statement]:
+def prefetches(k: ScheduledKernel, ahead: Mapping[Loop | None, Sequence[Fetch]], specialized: bool) -> list[Statement]:
     """What is fetched into the L2 before the wait, `access.fetched_ahead`. specialized: of the kernel's loops."""
     found: list[Statement] = []
     for loop, fetches in ahead.items():
         if loop is None:
-            picker = _Picker(f, starts(f))
-            found += [picker.prefetch(x, f.schedule.before == Before.READ) for x in fetches]
-        elif f.schedule.ahead is not None:
-            found.append(_fetching_loop(f, loop, fetches, f.schedule.ahead.iterations, specialized))
+            picker = _Picker(k, starts(k))
+            found += [picker.prefetch(x, k.schedule.before == Before.READ) for x in fetches]
+        elif k.schedule.ahead is not None:
+            found.append(_fetching_loop(k, loop, fetches, k.schedule.ahead.iterations, specialized))
     return found
 
 
 def _fetching_loop(
-    f: ScheduledKernel, loop: Loop, fetches: Sequence[Fetch], iterations: int, specialized: bool
+    k: ScheduledKernel, loop: Loop, fetches: Sequence[Fetch], iterations: int, specialized: bool
 ) -> plan.Loop:
     """What fetches so many iterations of a loop, several of them at once where each has few lines."""
     (d,) = loop.dims
-    most = max(prod(_lines(f, x, d).values()) for x in fetches)
+    most = max(prod(_lines(k, x, d).values()) for x in fetches)
     tiles = 1
-    while 2 * tiles * most <= 32 * f.schedule.warps and iterations % (2 * tiles) == 0:
+    while 2 * tiles * most <= 32 * k.schedule.warps and iterations % (2 * tiles) == 0:
         tiles *= 2
-    first, last = span(f, d)
-    length = iterations * f.block[d]
+    first, last = span(k, d)
+    length = iterations * k.block[d]
     end = nodes.Number(length) if first == nodes.Number(0) else nodes.Plus(first, length)
-    picker = _Picker(f, starts(f, loop), d, tiles)
-    ((_, start),) = loop_starts(f, loop).items()
-    body = positions(f, d, start), *(picker.prefetch(x, False) for x in fetches)
-    over = plan.Over(d, first, nodes.Bound(False, (last, end)), f.block[d] * tiles)
+    picker = _Picker(k, starts(k, loop), d, tiles)
+    ((_, start),) = loop_starts(k, loop).items()
+    body = positions(k, d, start), *(picker.prefetch(x, False) for x in fetches)
+    over = plan.Over(d, first, nodes.Bound(False, (last, end)), k.block[d] * tiles)
     return plan.Loop(over, specialized, body)
 
 
-def _lines(f: ScheduledKernel, x: Fetch, loop: str | None) -> dict[str, int]:
+def _lines(k: ScheduledKernel, x: Fetch, loop: str | None) -> dict[str, int]:
     """How many pointers there are along each dimension of a load, one into each cache line, in an iteration."""
-    count = {d: f.block[d] for d in x.load.dims}
+    count = {d: k.block[d] for d in x.load.dims}
     if loop is not None and x.part is not None:
         count[loop] = x.part
-    return count | {d: max(count[d] // n, 1) for d, n in _line_of(f, x.load).items()}
+    return count | {d: max(count[d] // n, 1) for d, n in _line_of(k, x.load).items()}
 
 
-def _line_of(f: ScheduledKernel, x: Load) -> dict[str, int]:
+def _line_of(k: ScheduledKernel, x: Load) -> dict[str, int]:
     """How many neighbours a cache line surely has along the axis where they are nearest in memory: a power of two, as
     in blocks. A scalar has none."""
-    t = f.tensors[x.buffer]
-    steps, _ = strides(x.access, t.steps(f.sizes))
+    t = k.tensors[x.buffer]
+    steps, _ = strides(x.access, t.steps(k.sizes))
     least = min((abs(steps[d]) for d in x.dims), default=0)
     nearest = [d for d in x.dims if abs(steps[d]) == least][-1:]
     apart_bytes = DTYPE_BYTES[t.dtype] * next_power_of_two(max(least, 1))
@@ -223,20 +223,20 @@ class _Picker:
     tiles: int = 1
 
     def prefetch(self, x: Fetch, read: bool) -> plan.Prefetch:
-        f, dims = self.scheduled, x.load.dims
-        count = _lines(f, x, self.loop)
+        k, dims = self.scheduled, x.load.dims
+        count = _lines(k, x, self.loop)
         if self.loop is not None and self.loop in count:
             count[self.loop] *= self.tiles
-        axes = tuple(d for d in f.order if d in dims and count[d] > 1)
+        axes = tuple(d for d in k.order if d in dims and count[d] > 1)
         picked = {d: p for d in dims if (p := self.picked(x, d, count[d])) is not None}
-        return plan.Prefetch(pointers(f, x.load.buffer, x.load.access, axes, picked), read)
+        return plan.Prefetch(pointers(k, x.load.buffer, x.load.access, axes, picked), read)
 
     def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
-        f, line = self.scheduled, _line_of(self.scheduled, x.load)
-        clamped = d in f.padded or (d == self.loop and self.tiles > 1)
+        k, line = self.scheduled, _line_of(self.scheduled, x.load)
+        clamped = d in k.padded or (d == self.loop and self.tiles > 1)
         if d not in (*line, self.loop):
             return nodes.Picked(d, count > 1, clamped=True) if clamped else None
         tiles = self.tiles if d == self.loop else 1
-        every = nodes.Every(f.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
-        return nodes.Picked(d, count > 1, self.at[d], d not in line and f.huge, every, clamped)
+        every = nodes.Every(k.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
+        return nodes.Picked(d, count > 1, self.at[d], d not in line and k.huge, every, clamped)

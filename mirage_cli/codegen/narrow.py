@@ -31,69 +31,69 @@ class Sum:
     others: tuple[tuple[str, int], ...]
 
 
-def packed(f: ScheduledKernel, value: str) -> bool:
+def packed(k: ScheduledKernel, value: str) -> bool:
     """Whether it is a block of bytes, of which each thread has several."""
-    axes = f.axes_of(value)
-    large = f.elements(axes) >= PACKED * 32 * f.schedule.warps and axes == f.axes(f.dims[value])
-    return large and value in f.small_integers and f.type_of(value) == "int8"
+    axes = k.axes_of(value)
+    large = k.elements(axes) >= PACKED * 32 * k.schedule.warps and axes == k.axes(k.dims[value])
+    return large and value in k.small_integers and k.type_of(value) == "int8"
 
 
-def of_bytes(f: ScheduledKernel, value: str) -> Expr:
+def of_bytes(k: ScheduledKernel, value: str) -> Expr:
     """A block of bytes as float16."""
-    return _written(f, Sum(value, (0, 255, 128), 0, ()), f.axes_of(value))
+    return _written(k, Sum(value, (0, 255, 128), 0, ()), k.axes_of(value))
 
 
-def computed(f: ScheduledKernel, e: Eqn) -> Expr:
+def computed(k: ScheduledKernel, e: Eqn) -> Expr:
     """What a narrow equation computes."""
-    want = f.axes_of(e.out)
-    found = _sum(f, e)
+    want = k.axes_of(e.out)
+    found = _sum(k, e)
     if found is not None:
-        return _written(f, found, want)
+        return _written(k, found, want)
     row = OPS[e.op]
     if row.of_integers or row.integers:
-        blocks = tuple(_whole(f, a, want) for a in e.args)
+        blocks = tuple(_whole(k, a, want) for a in e.args)
         return nodes.Cast(nodes.Apply(e.op, blocks, True, want, bool(row.of_integers)), "int32", "float16")
-    args = tuple(_half(f, a, want) for a in e.args)
+    args = tuple(_half(k, a, want) for a in e.args)
     x = nodes.Apply(e.op, args, True, want)
     return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
 
 
-def read(f: ScheduledKernel, e: Eqn) -> Sequence[str]:
+def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
     """The values whose blocks an equation takes."""
-    found = _sum(f, e) if e.out in f.small_integers else None
+    found = _sum(k, e) if e.out in k.small_integers else None
     return e.values if found is None else (found.byte, *(v for v, _ in found.others))
 
 
-def _whole(f: ScheduledKernel, a: Arg, want: Axes) -> Expr:
+def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, True)
-    x = nodes.Cast(f.block_of(a), f.type_of(a), "int32")
+    x = nodes.Cast(k.block_of(a), k.type_of(a), "int32")
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _half(f: ScheduledKernel, a: Arg, want: Axes) -> Expr:
+def _half(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a)
-    x: Expr = f.block_of(a)
-    kind = f.type_of(a)
+    x: Expr = k.block_of(a)
+    kind = k.type_of(a)
     if kind not in ("float16", "bool"):
         x = nodes.Cast(x, kind, "float16")
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _sum(f: ScheduledKernel, e: Eqn) -> Sum | None:
+def _sum(k: ScheduledKernel, e: Eqn) -> Sum | None:
     """A narrow equation as a sum, if some part of a block of bytes is added in it."""
-    terms, number = _terms(f, e, 1)
+    terms, number = _terms(k, e, 1)
     for v, c in terms:
-        byte = _bits(f, v) if c == 1 else None
-        if byte is not None and f.axes_of(byte[0]) == f.axes_of(e.out):
+        byte = _bits(k, v) if c == 1 else None
+        if byte is not None and k.axes_of(byte[0]) == k.axes_of(e.out):
             others = tuple(t for t in terms if t != (v, c))
             found = Sum(*byte, number, others)
-            return found if _stays_exact(f, found) else None
+            return found if _stays_exact(k, found) else None
     return None
 
 
-def _terms(f: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
+def _terms(k: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
     """An equation as a sum of values, of those that it alone reads their own terms, and of a number."""
     row = OPS[e.op]
     if not row.linear:
@@ -104,39 +104,39 @@ def _terms(f: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int
         if not isinstance(a, str):
             assert isinstance(a, Fraction), "a whole number"
             number += factor * c * int(a)
-        elif a in f.eqns and sum(x.values.count(a) for x in f.kernel.body) == 1:
-            more, known = _terms(f, f.eqns[a], factor * c)
+        elif a in k.eqns and sum(x.values.count(a) for x in k.kernel.body) == 1:
+            more, known = _terms(k, k.eqns[a], factor * c)
             terms, number = terms + more, number + known
         else:
             terms.append((a, factor * c))
     return terms, number
 
 
-def _bits(f: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | None:
+def _bits(k: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | None:
     """A value as bits of a block of bytes."""
-    if packed(f, value):
+    if packed(k, value):
         return value, (0, 255, 128)
-    e = f.eqns.get(value)
-    if e is None or OPS[e.op].bits is None or not isinstance(e.args[0], str) or not packed(f, e.args[0]):
+    e = k.eqns.get(value)
+    if e is None or OPS[e.op].bits is None or not isinstance(e.args[0], str) or not packed(k, e.args[0]):
         return None
     n = power_of_two(e.args[1])
     bits = OPS[e.op].bits
     return (e.args[0], bits(n)) if bits is not None and n is not None and n < 8 else None
 
 
-def _stays_exact(f: ScheduledKernel, x: Sum) -> bool:
+def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
     """Whether what is subtracted from the raised bits is exact, whatever it is added up of first."""
-    largest = sum(abs(c) * max(map(abs, f.small_integers[v])) for v, c in x.others)
+    largest = sum(abs(c) * max(map(abs, k.small_integers[v])) for v, c in x.others)
     return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
 
 
-def _written(f: ScheduledKernel, x: Sum, want: Axes) -> Expr:
+def _written(k: ScheduledKernel, x: Sum, want: Axes) -> Expr:
     shift, mask, sign = x.bits
-    raised = nodes.RaisedBits(f.block_of(x.byte), shift, mask, sign)
-    axes = f.axes({d for v, _ in x.others for d in f.axes_of(v)})
+    raised = nodes.RaisedBits(k.block_of(x.byte), shift, mask, sign)
+    axes = k.axes({d for v, _ in x.others for d in k.axes_of(v)})
     less: Expr = nodes.Literal(Fraction(RAISED + sign - x.number))
     for v, c in x.others:
-        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(f, v, axes)), True, axes)
+        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(k, v, axes)), True, axes)
     return nodes.Apply(
         "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want
     )

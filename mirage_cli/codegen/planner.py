@@ -80,9 +80,9 @@ class _Decided:
 
 def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    f = ScheduledKernel(graph, kernel, schedule.kernels[kernel.name], sizes)
-    parts = beside(kernel, {d for d in kernel.with_role("grid") if f.tiled(d)})
-    plans = [_plan(graph, k, schedule, sizes) for k in parts]
+    k = ScheduledKernel(graph, kernel, schedule.kernels[kernel.name], sizes)
+    parts = beside(kernel, {d for d in kernel.with_role("grid") if k.tiled(d)})
+    plans = [_plan(graph, part, schedule, sizes) for part in parts]
     if len(plans) == 1:
         return plans[0]
     return _side_by_side(plans) if _alike(plans) else _plan(graph, kernel, schedule, sizes)
@@ -123,25 +123,25 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
 def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
     c = _decided(graph, kernel, schedule, sizes)
-    f = c.scheduled
-    instances = _instances(f, c.limits)
-    body = (instances, *_fixed_positions(f), *[plan.Release()] * c.over.at_once, *_body(c))
-    sums = [x.part for x in f.factored.values()]
+    k = c.scheduled
+    instances = _instances(k, c.limits)
+    body = (instances, *_fixed_positions(k), *[plan.Release()] * c.over.at_once, *_body(c))
+    sums = [x.part for x in k.factored.values()]
     fetched = {x.load.buffer for found in c.ahead.values() for x in found}
     loaded = {x.buffer for phase in c.phases for x in phase.kernel.loads if x.out not in c.boxes}
-    pointed = loaded | fetched | {x.table for x in f.looked_up} | {s.buffer for s in f.kernel.stores}
+    pointed = loaded | fetched | {x.table for x in k.looked_up} | {s.buffer for s in k.kernel.stores}
     return KernelPlan(
         kernel.name,
-        tuple(plan.Dimension(d, f.sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
-        f.size_arguments,
-        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *sums, *f.looked_up.values()))),
-        tuple(b for b in f.buffers if b in pointed),
+        tuple(plan.Dimension(d, k.sizes[d], n, d in k.padded, d in k.dynamic) for d, n in k.block.items()),
+        k.size_arguments,
+        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *sums, *k.looked_up.values()))),
+        tuple(b for b in k.buffers if b in pointed),
         tuple(c.boxes.items()),
         c.awaited or frozenset(),
         instances.programs,
-        f.schedule.compiled,
-        f.schedule.overlap,
-        not f.float32_accurate,  # a * b - a * b is 0, and not what a * b is rounded by
+        k.schedule.compiled,
+        k.schedule.overlap,
+        not k.float32_accurate,  # a * b - a * b is 0, and not what a * b is rounded by
         body,
     )
 
@@ -156,22 +156,22 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
         found = phased(graph, kernel, own, sizes)
         phases, own, sizes = found.phases, found.schedule, found.sizes
     in_phases = tuple(ScheduledKernel(g, k, own, sizes, live) for g, k in phases)
-    graph, kernel, f = *phases[0], in_phases[0]
-    if any(f.elements(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
+    graph, kernel, scheduled = *phases[0], in_phases[0]
+    if any(scheduled.elements(scheduled.axes(dims)) > MAX_ELEMENTS for dims in scheduled.dims.values()):
         raise EmitError("block too large")
-    if f.dynamic and f.huge:
+    if scheduled.dynamic and scheduled.huge:
         raise EmitError("offsets beyond 32 bits")
     unread = awaited(graph, kernel, schedule) if own.overlap else None
-    some = units(f.placement, unread or ())
+    some = units(scheduled.placement, unread or ())
     first = graph.kernels[0].name == kernel.name
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     in_phases = tuple(replace(x, merged=merged_operands(x, boxes)) for x in in_phases)
     boxes |= {v: merged_box(boxes[v], axes) for x in in_phases for v, axes in x.merged.items()}
-    f = in_phases[0]
+    scheduled = in_phases[0]
     return _Decided(
-        scheduled=f,
+        scheduled=scheduled,
         phases=in_phases,
         units=some,
         over=over,
@@ -179,9 +179,9 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
         ahead=fetched_ahead(graph, kernel, own, sizes),
         boxes=boxes,
         streamed=frozenset[str]().union(*(streamed(g, k, own, sizes) for g, k in phases)),
-        limits={x: limits(kernel, x) for x in f.placement.loops},
+        limits={x: limits(kernel, x) for x in scheduled.placement.loops},
         specialized=specialized(graph, kernel, own, sizes),
-        narrowed=_narrowed(f),
+        narrowed=_narrowed(scheduled),
         leading=leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
         empty_chunks=any(x.kernel == kernel.name for x in left.values()),
     )
@@ -190,16 +190,16 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
 def _body(c: _Decided) -> list[Statement]:
     """The units in order, with the wait and the release in front of those that `over` names. Look-ups come as early as
     they may, but no other load waits for them."""
-    f, wait = c.scheduled, c.over.wait
-    walked = {d for x in f.placement.loops for d in x.dims}
+    k, wait = c.scheduled, c.over.wait
+    walked = {d for x in k.placement.loops for d in x.dims}
     body: list[Statement] = []
     for i in range(len(c.units) + 1):
         if i == wait:
-            body += [*prefetches(f, c.ahead, c.specialized), plan.Wait()]
+            body += [*prefetches(k, c.ahead, c.specialized), plan.Wait()]
         if i == c.over.release:
             body.append(plan.Release())
         if i == (wait or 0):  # which rows stores write: a load of that behind the loops would take as long again
-            body += _looked_up(c, f.kernel.stores, walked)
+            body += _looked_up(c, k.kernel.stores, walked)
         if i in (0, wait) or isinstance(c.units[i - 1], Loop):
             body += _looked_up(c, _straight(c.units[i : wait if i < (wait or 0) else None]), ())
         for x in c.units[i : i + 1]:
@@ -207,9 +207,9 @@ def _body(c: _Decided) -> list[Statement]:
                 waited = c.awaited is None or (wait is not None and wait <= i)
                 body += _loop(c, x, x == c.leading and waited, waited)
             elif isinstance(x, tuple):
-                body += _stores(f, x)
+                body += _stores(k, x)
             else:
-                body += _step(c, x, starts(f), Scope(f, c.clean))
+                body += _step(c, x, starts(k), Scope(k, c.clean))
     return body
 
 
@@ -230,50 +230,50 @@ def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: M
     return found
 
 
-def _instances(f: ScheduledKernel, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
-    grid = tuple((d, ceil(f.sizes[d] / f.block[d])) for d in f.kernel.with_role("grid") if f.tiled(d))
-    many = tuple((d, nodes.Tiles(d, f.block[d]) if d in f.dynamic else n) for d, n in grid)
+def _instances(k: ScheduledKernel, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
+    grid = tuple((d, ceil(k.sizes[d] / k.block[d])) for d in k.kernel.with_role("grid") if k.tiled(d))
+    many = tuple((d, nodes.Tiles(d, k.block[d]) if d in k.dynamic else n) for d, n in grid)
     each = prod(n for _, n in many if isinstance(n, int))
-    if each * prod(ceil(r.most / f.block[r.dim]) for r in f.graph.dynamic if r.dim in f.block) > MAX_PROGRAMS:
+    if each * prod(ceil(r.most / k.block[r.dim]) for r in k.graph.dynamic if r.dim in k.block) > MAX_PROGRAMS:
         raise EmitError("too many program instances")
-    chunks = f.schedule.split if f.kernel.split else 1
-    chunk = None if f.kernel.split is None else each if chunks > 1 else 0
+    chunks = k.schedule.split if k.kernel.split else 1
+    chunk = None if k.kernel.split is None else each if chunks > 1 else 0
     backwards = tuple(d for d, _ in many if d in longest_last(found))
-    return plan.Instances(chunks * each, chunk, many, f.schedule.group if len(many) > 1 else 1, backwards)
+    return plan.Instances(chunks * each, chunk, many, k.schedule.group if len(many) > 1 else 1, backwards)
 
 
-def _fixed_positions(f: ScheduledKernel) -> list[Statement]:
+def _fixed_positions(k: ScheduledKernel) -> list[Statement]:
     """The positions along the dimensions that no loop walks."""
-    at = starts(f)
-    return [positions(f, d, at[d]) for role in ("grid", "tile") for d in f.kernel.with_role(role)]
+    at = starts(k)
+    return [positions(k, d, at[d]) for role in ("grid", "tile") for d in k.kernel.with_role(role)]
 
 
-def _narrowed(f: ScheduledKernel) -> dict[str, str]:
+def _narrowed(k: ScheduledKernel) -> dict[str, str]:
     """Values that are stored in a narrower type for later kernels to read, with that type.
 
     This kernel goes on with the rounded value, as PyTorch does. Otherwise two kernels would disagree about a value: one
     would subtract a maximum of unrounded values from the other's rounded ones, say.
     """
-    names = [k.name for k in f.graph.kernels]
-    later = f.graph.kernels[names.index(f.kernel.name) + 1 :]
-    read = {x.buffer for k in later for x in k.loads}
-    stored = {s.value: f.tensors[s.buffer].dtype for s in f.kernel.stores if s.buffer in read}
-    used = {v for e in f.kernel.body for v in e.values}
+    names = [x.name for x in k.graph.kernels]
+    later = k.graph.kernels[names.index(k.kernel.name) + 1 :]
+    read = {load.buffer for x in later for load in x.loads}
+    stored = {s.value: k.tensors[s.buffer].dtype for s in k.kernel.stores if s.buffer in read}
+    used = {v for e in k.kernel.body for v in e.values}
     return {
         v: dtype
         for v, dtype in stored.items()
-        if v in used and f.type_of(v) == "float32" and dtype in ("float16", "bfloat16")
+        if v in used and k.type_of(v) == "float32" and dtype in ("float16", "bfloat16")
     }
 
 
 def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> list[Statement]:
     """A load or an equation. at: where blocks start."""
-    f = c.scheduled
+    k = c.scheduled
     looked_up = _looked_up(c, [x], ())
     if isinstance(x, Load):
-        zero = x.buffer not in f.live or not f.live[x.buffer].identity
-        c.clean[x.out] = f.padded & set(f.axes(x.dims)) if zero else NOWHERE
-        return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.streamed, at)]
+        zero = x.buffer not in k.live or not k.live[x.buffer].identity
+        c.clean[x.out] = k.padded & set(k.axes(x.dims)) if zero else NOWHERE
+        return [*looked_up, load(k, x, c.boxes.get(x.out), x.out in c.streamed, at)]
     found = computed(scope, x)
     c.clean[x.out] = found.clean
     return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
@@ -288,11 +288,11 @@ def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collect
     return [look_up(c.scheduled, a) for a in found]
 
 
-def _lookups(f: ScheduledKernel, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
+def _lookups(k: ScheduledKernel, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
     """The look-ups of a step; of a load of partial results also those that say which chunks stored any."""
     if isinstance(x, Eqn):
         return x.looks_up
-    return lookups_of((*x.access, *(f.live[x.buffer].where if isinstance(x, Load) and x.buffer in f.live else ())))
+    return lookups_of((*x.access, *(k.live[x.buffer].where if isinstance(x, Load) and x.buffer in k.live else ())))
 
 
 def _rounded(c: _Decided, value: str) -> list[Statement]:
@@ -302,28 +302,28 @@ def _rounded(c: _Decided, value: str) -> list[Statement]:
 def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]:
     """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations. waited: whether
     the wait stands in front of it."""
-    f = c.scheduled
-    late = deferred(f, loop)
-    marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
+    k = c.scheduled
+    late = deferred(k, loop)
+    marks, parts = ranges(k, loop, c.limits[loop], c.specialized)
     leaves = c.empty_chunks and waited and not c.specialized
     body = [*marks, plan.Leave(parts[0].first, parts[-1].last)] if leaves else []
-    body += [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
+    body += [initialised(k, k.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
     body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     body += [] if leaves else marks
     outside = set(c.looked_up)
     for part in (x._replace(masks=settled(loop, x.masks)) for x in parts):
-        inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]
-        if leads and part.last == parts[-1].last and isinstance(f.schedule.hand_over, Lead):
+        inside: list[Statement] = [positions(k, d, start) for d, start in loop_starts(k, loop).items()]
+        if leads and part.last == parts[-1].last and isinstance(k.schedule.hand_over, Lead):
             (d,) = loop.dims
-            inside.append(plan.ReleaseBefore(d, part.last, f.schedule.hand_over.iterations * f.block[d]))
+            inside.append(plan.ReleaseBefore(d, part.last, k.schedule.hand_over.iterations * k.block[d]))
         inside += _iteration(c, loop, part, late)
-        over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
+        over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]])
         c.looked_up.intersection_update(outside)
-        walked = over if len(loop.dims) == 1 else together(f, loop)
-        in_flight = None if c.specialized else stages(f, loop)
+        walked = over if len(loop.dims) == 1 else together(k, loop)
+        in_flight = None if c.specialized else stages(k, loop)
         body.append(plan.Loop(walked, c.specialized, tuple(inside), in_flight))
     for name, degrees in loop.accumulators:
-        body += [*completed(f, f.eqns[name], degrees, name in late), *_rounded(c, name)]
+        body += [*completed(k, k.eqns[name], degrees, name in late), *_rounded(c, name)]
         c.clean[name] = NOWHERE
     return body
 
@@ -333,32 +333,32 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     at = c.scheduled.placement.loops.index(loop)
     body: list[Statement] = []
     there = set[str]()
-    for f in c.phases:
-        body += _phase(replace(c, scheduled=f), f.placement.loops[at], part, late, there)
-    f = c.scheduled
-    scope = Scope(f, c.clean, part.masks, frozenset(loop.running))
+    for k in c.phases:
+        body += _phase(replace(c, scheduled=k), k.placement.loops[at], part, late, there)
+    k = c.scheduled
+    scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
     for name, degrees in loop.accumulators:
-        if name in f.factored:
-            body += combined(scope, f.eqns[name], degrees, False)
-    return [*body, *_looked_up(c, loop.stores, ()), *_stores(f, loop.stores)]
+        if name in k.factored:
+            body += combined(scope, k.eqns[name], degrees, False)
+    return [*body, *_looked_up(c, loop.stores, ()), *_stores(k, loop.stores)]
 
 
-def _stores(f: ScheduledKernel, some: Sequence[Store]) -> list[Statement]:
+def _stores(k: ScheduledKernel, some: Sequence[Store]) -> list[Statement]:
     """A barrier stands in front of stores into a buffer that threads of the instance read in another layout."""
-    meet = any(overwrites(f.kernel, s, f.sizes, f.graph.distinct) for s in some)
-    return [*[plan.Barrier()] * meet, *(store(f, s) for s in some)]
+    meet = any(overwrites(k.kernel, s, k.sizes, k.graph.distinct) for s in some)
+    return [*[plan.Barrier()] * meet, *(store(k, s) for s in some)]
 
 
 def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
     """The statements of one phase of an iteration. there: the values of the phases before; this one's are added."""
-    f = c.scheduled
+    k = c.scheduled
     accumulators = dict(loop.accumulators)
-    factored = {name: x for name, x in f.factored.items() if name in accumulators}
+    factored = {name: x for name, x in k.factored.items() if name in accumulators}
     loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
-    need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(f, e))
-    scope = Scope(f, c.clean, part.masks, frozenset(loop.running))
-    at = starts(f, loop)
-    for step in wide_products_last(f, loop):
+    need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(k, e))
+    scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
+    at = starts(k, loop)
+    for step in wide_products_last(k, loop):
         if step.out in factored:
             x = factored[step.out]
             yield plan.Let(x.part, matrix_product(scope, x.product, x.part if x.part in there else None))
@@ -373,8 +373,8 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
                 yield from _step(c, step, at, scope)
             else:
                 assert isinstance(step, Load), "what is read in pairs is loaded"
-                yield load(f, step, None, step.out in c.streamed, at, pair)
-                c.clean[step.out] = c.clean[pair.value] = f.padded & {*f.axes(step.dims)}
+                yield load(k, step, None, step.out in c.streamed, at, pair)
+                c.clean[step.out] = c.clean[pair.value] = k.padded & {*k.axes(step.dims)}
                 there.add(pair.value)
 
 

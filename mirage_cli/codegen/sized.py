@@ -6,8 +6,6 @@ Of dynamic axes, every kernel is right at every size in their ranges, so which s
 
 from __future__ import annotations
 
-import builtins
-import hashlib
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,24 +13,9 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
-from mirage_cli.codegen.export import (
-    THE_FUNCTION,
-    THE_GRAPH,
-    ExportInfo,
-    Parts,
-    capture_text,
-    docstring,
-    export_source,
-    header_rows,
-    interface,
-    out_texts,
-    patience,
-    schema,
-    tables_text,
-)
-from mirage_cli.codegen.exported_text import ALLOCATORS, BUILTIN, CHECKED_TABLES, WRITE
-from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.carried import CHECKS, carried
+from mirage_cli.codegen.export import ExportInfo, Parts, export_source, header_rows, patience
+from mirage_cli.codegen.public import Templates, docstring, file_text, public_values, tables_text
 from mirage_cli.codegen.sized_text import (
     EXACT,
     PLANNED_SIZED,
@@ -52,14 +35,14 @@ from mirage_cli.codegen.writing import (
     stride_factors,
     table_text,
     tuple_text,
-    wrapped,
 )
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range, Tensor, mixed, spread
 from mirage_cli.ir.schedule import Schedule, about_tiles
-from mirage_cli.ir.text import print_mugraph
+
+SIZES = Templates(PUBLIC_SIZED, PLANNED_SIZED, SELF_CHECK_SIZED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,33 +251,13 @@ class _File:
     # -- the text
 
     def text(self) -> str:
-        name, program = self.program.name, self.program
-        builtin = hasattr(builtins, name)
-        boxes = any(p.descriptors for p in self.parts)
-        plans = carried(PLANS_WITH_MAPS if boxes else PLANS, also=("os", "sys", "threading"))
         blocks = [*dict.fromkeys(b for p in self.parts for b in p.blocks())]
-        hashed = "\n".join([name, *map(str, program.inputs), *blocks, self.which()])
-        digest = hashlib.sha256(hashed.encode()).hexdigest()[:12]
-        mapping = self.mapping(digest) | {"function": f"_{name}" if builtin else THE_FUNCTION}
-        triton = dict.fromkeys(line for p in self.parts for line in p.imports()) or ["import triton"]
-        imports = "\n".join([plans.standard, "", "import torch", *triton])
-        comments = "\n\n".join(
-            "\n".join(f"# {x}".rstrip() for x in print_mugraph(p.graph).splitlines()) for p in self.parts
-        )
-        front = "\n\n".join(["from __future__ import annotations", imports, comments])
+        values = self.values(blocks) | self.check()
         blocks += patience([name for p in self.parts for name in p.patient])
         blocks += [self.tables] * bool(self.tables)
-        blocks += [
-            filled(PUBLIC_SIZED, mapping),
-            filled(WRITE, mapping),
-            *([filled(BUILTIN, mapping)] if builtin else []),
-        ]
-        blocks += [plans.body, *(filled(text, mapping) for text in (ALLOCATORS, PLANNED_SIZED))]
-        blocks += [filled(SELF_CHECK_SIZED, mapping | self.check())]
-        body = "\n\n\n".join([front, *blocks]) + "\n"
-        for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
-            body = without_global(body, public).replace(placeholder, public)
-        return "\n\n".join([self.header(), body])
+        imports = [line for p in self.parts for line in p.imports()]
+        graphs, boxes = [p.graph for p in self.parts], any(p.descriptors for p in self.parts)
+        return file_text(self.program, self.header(), imports, graphs, blocks, SIZES, values, boxes)
 
     def header(self) -> str:
         rows = [header_rows(v.program, v.graph, v.schedule, v.info) for v in self.variants]
@@ -304,29 +267,17 @@ class _File:
         found.insert(1, ("sizes", ranges or "of the kernels below alone"))
         return docstring(self.program, found + [row for some in rows for row in some if row[0] in own])
 
-    def mapping(self, digest: str) -> dict[str, str]:
+    def values(self, kernels: Sequence[str]) -> dict[str, str]:
+        """For the places of the templates, but those of the self-check."""
         program, names = self.program, self.names
         inputs = (input_text(t, self.texts) for t in program.inputs)
         outputs = (f"({', '.join(layout_text(t, self.texts)[::-1])}, torch.{t.dtype})," for t in program.outputs)
         first = [self.said_by(d)[0] for d in self.differing]
         tuned = [f"{n}={program.sizes[d]}" for d, n in zip(self.differing, names, strict=True)]
         guarded = [[None if d in self.differing else program.sizes[d] for d in t.dims] for t in program.inputs]
-        return {
-            "name": program.name,
-            "graph": THE_GRAPH,
-            "operator": f"{program.name}_{digest}",
-            "parameters": ", ".join(self.parameters),
-            **out_texts(
-                program,
-                f"{program.name}_{digest}",
-                self.parameters,
-                "_outputs(*_sizes(inputs))",
-                "_which(*_sizes(inputs)), _sizes(inputs), ",
-            ),
-            "call": tuple_text(self.parameters),
-            "tables": CHECKED_TABLES * bool(self.tables),
-            "doc": interface(program),
-            "capture": capture_text(program),
+        which = self.which()
+        there, sizes_of_inputs = "_outputs(*_sizes(inputs))", "_which(*_sizes(inputs)), _sizes(inputs), "
+        return public_values(program, self.parameters, [*kernels, which], self.tables, there, sizes_of_inputs) | {
             "sizes": ", ".join(f"inputs[{n}].shape[{i}]" for n, i in first),
             "size_names": ", ".join(names),
             "size_texts": tuple_text(f'"{d}"' for d in self.differing),
@@ -334,20 +285,9 @@ class _File:
             "inputs": textwrap.indent(table_text(inputs), "    ").lstrip(),
             "outputs": textwrap.indent(table_text(outputs), "    ").lstrip(),
             "dims": tuple_text(str(len(t.dims)) for t in program.inputs),
-            "which": self.which(),
+            "which": which,
             "fast": self.fast(),
-            "register": wrapped(
-                "    _operator = torch.library.custom_op(",
-                [
-                    f'"mirage::{program.name}_{digest}"',
-                    "_run_checked",
-                    "mutates_args=()",
-                    f'schema="{schema(program)}"',
-                ],
-                ")",
-            ),
             "autocast": WITHOUT_AUTOCAST * any(p.libraries for p in self.parts),
-            "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
             "launches": tuple_text(f"launch{x}" for x in self.labels),
             "scratch": tuple_text(f"make_scratch{x}" for x in self.labels),
             "recorded": "\n".join(p.recorded() for p in self.parts),

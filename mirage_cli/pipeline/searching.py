@@ -135,7 +135,7 @@ class Failed:
 
 def merged(program: Program, lowered: Program) -> Program:
     """The program with axes merged that occur only side by side: into two where a long axis is best summed in parts."""
-    from mirage_cli.algebra.decompose import summed_in_parts
+    from mirage_cli.algebra.contractions import summed_in_parts
 
     found = merge_axes(program)
     if all(found.sizes[axis] <= ROW for axis, _ in found.merged):

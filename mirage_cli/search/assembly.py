@@ -119,39 +119,45 @@ class Assembly:
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
         """The μGraph of these plans in order. None where a plan reads what only a later one writes, or an output
         repeats itself along an axis that its kernel walks."""
-        d, program = self.d, self.d.program
+        program = self.d.program
         steps = with_own_chunks(steps, {*self.sizes, *program.values()})
         buffers = self.buffers(steps)
-        kernels: list[Kernel] = []
-        schedules: dict[str, KernelSchedule] = {}
-        written: set[str] = set()
-        for n, step in enumerate(steps):
-            for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
-                kernel = self.with_buffers(planned, f"k{len(kernels)}", buffers, n)
-                pairs = zip(planned.loads, kernel.loads, strict=True)
-                if any(x.buffer.startswith("@") and y.buffer not in written for x, y in pairs):
-                    return None
-                written |= {s.buffer for s in kernel.stores}
-                if schedule is not None:
-                    kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
-                walked = kernel.with_role("loop", "split")
-                if any(a in walked for s in kernel.stores for a in self.repeated(kernel, s)):
-                    return None
-                kernels.append(kernel)
-        dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
+        scheduled = self.kernels(steps, buffers)
+        kernels = tuple(k for k, _ in scheduled)
+        if not self.reads_what_is_written(kernels) or any(self.walks_repeated(k) for k in kernels):
+            return None
         graph = MuGraph(
             program.name,
-            dims,
+            (*program.dims, *((a, self.sizes[a]) for a in self.d.algebra.aliases)),
             program.dtype,
             program.inputs,
             program.results,
             tuple(buffers.tensors),
-            tuple(kernels),
+            kernels,
             program.merged,
             program.dynamic,
         ).with_aligned_rows()
+        schedule = Schedule({k.name: s for k, s in scheduled if s is not None})
         us = sum(step.us + (self.gap_us if n else 0.0) for n, step in enumerate(steps))
-        return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
+        return Candidate(graph, schedule, us, tuple(s.plan.shape for s in steps))
+
+    def kernels(self, steps: Sequence[Costed], buffers: Buffers) -> list[tuple[Kernel, KernelSchedule | None]]:
+        """The kernels of all plans in order, each with its schedule; a library call has none."""
+        planned = [(n, *x) for n, s in enumerate(steps) for x in zip(s.plan.kernels, s.schedules, strict=True)]
+        found: list[tuple[Kernel, KernelSchedule | None]] = []
+        for i, (n, kernel, schedule) in enumerate(planned):
+            kernel = self.with_buffers(kernel, f"k{i}", buffers, n)
+            found.append((kernel, None) if schedule is None else self.broadcasting(kernel, schedule))
+        return found
+
+    def reads_what_is_written(self, kernels: Iterable[Kernel]) -> bool:
+        """Whether every kernel reads only inputs and what kernels in front of it write."""
+        there = {t.name for t in self.d.program.inputs}
+        for k in kernels:
+            if any(x.buffer not in there for x in k.loads):
+                return False
+            there |= {s.buffer for s in k.stores}
+        return True
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
         """The buffers of these plans. A class that is an output is read from that output by later kernels, if it holds
@@ -199,9 +205,10 @@ class Assembly:
         return [Store(t.name, s.value, access) for (_, t, access), f in outputs if "@" + f.key == s.buffer]
 
     @staticmethod
-    def repeated(kernel: Kernel, s: Store) -> set[str]:
-        """The axes of a store that the value lacks: along them it is repeated."""
-        return set(s.dims) - set(kernel.value_dims[s.value]) - {kernel.chunk}
+    def walks_repeated(kernel: Kernel) -> bool:
+        """Whether a kernel walks an axis that a store has and its value lacks: the output repeats itself along it."""
+        walked = {*kernel.with_role("loop", "split")}
+        return any(walked & {*s.dims} - {*kernel.value_dims[s.value], kernel.chunk} for s in kernel.stores)
 
     def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
         """The kernel with grid axes for those that only a store has: along them the output repeats itself."""

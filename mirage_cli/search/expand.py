@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
-from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
+from mirage_cli.algebra.graph import Decomposition, Node, Step, type_of
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once

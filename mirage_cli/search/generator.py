@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, decompose
+from mirage_cli.algebra.decompose import decompose
+from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Protocol
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, Node
+from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.roles import Costed

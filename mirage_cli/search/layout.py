@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, Node
+from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.ir.access import dims_of, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Node
+from mirage_cli.algebra.graph import Node
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS

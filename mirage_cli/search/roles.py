@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition
+from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition
+from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.mugraph import Load, exact_values
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, Node, decompose
+from mirage_cli.algebra.decompose import decompose
+from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.ops import Number

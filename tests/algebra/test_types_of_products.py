@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_cli.algebra.decompose import Decomposition, Step, decompose
+from mirage_cli.algebra.decompose import decompose
+from mirage_cli.algebra.graph import Decomposition, Step
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph

@@ -264,7 +264,7 @@ def test_every_reason_of_a_cut_is_explained() -> None:
                     raised.add(reason)
                 case _:
                     pass
-    text = (ROOT / "mirage_cli/algebra/decompose.py").read_text(encoding="utf-8")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_cli/algebra").glob("*.py"))
     raised |= set(re.findall(r'd\.cuts\["(.*?)"\]', text))
     assert raised | {UNVERIFIED} == set(CUTS)
     page = (ROOT / "docs/cuts.md").read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.algebra.decompose import Decomposition, decompose
+from mirage_cli.algebra.decompose import decompose
+from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Tensor

@@ -1,0 +1,153 @@
+"""Ways to make a sum of terms: adding them, and taking out a factor that several share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+
+from mirage_cli.algebra.canonical import Atom, Form, mono_dims
+from mirage_cli.algebra.graph import Decomposition, Node, type_of
+from mirage_cli.algebra.steps import Steps, chain, constant, product_after
+from mirage_cli.algebra.typed import typed_dot
+from mirage_cli.ir.ops import OPS
+
+
+def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Node]:
+    """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
+    steps = Steps()
+    chain(d, steps, None, form.terms)
+    if _is_difference(form) and type_of(form, d.program) != "int":
+        # as the user took it, or a multiple of it: of what is rounded, other terms may cancel to nothing
+        if _of_products(d, own):
+            yield steps.node("program")
+            return
+        multiple = None if own else _multiple_of_own(d, form)
+        if own or multiple:
+            d.cuts["cancellation"] += 1
+            yield from (multiple,) if multiple else _scaled_after(d, own)
+            return
+    yield from _scaled_after(d, own)
+    if any(_multiplies_sums(n) for n in own):
+        d.cuts["a product of sums multiplied out"] += 1
+        return
+    yield steps.node()
+    yield from _common_factors(d, form)
+    yield from _common_under_sum(d, form)
+
+
+def _is_difference(form: Form) -> bool:
+    return len({c > 0 for _, c in form.terms}) > 1
+
+
+def _of_products(d: Decomposition, own: Sequence[Node]) -> bool:
+    """Whether the program multiplies a difference of values that hold sums, each scaled along other axes than the
+    product's, by another factor: Σ (a - g·b)·v = Σ a·v - g·Σ b·v.
+
+    What sums were rounded to is in the difference already, and with it an error of the size of theirs, not of what they
+    leave. (It is not of inputs, which may be near each other; nor of squares: Σ (x - m)² is small where Σ x² is not.)
+    """
+    for step in (n.steps[0] for n in own if n.steps[0].op == "dot"):
+        *factors, difference = sorted((a for a in step.args if isinstance(a, Form)), key=lambda f: len(f.terms))
+        if _is_difference(difference) and all(len(f.terms) == 1 for f in factors):
+            return all(_scaled_sum(d, dict(mono), frozenset(step.axes)) for mono, _ in difference.terms)
+    return False
+
+
+def _scaled_sum(d: Decomposition, mono: dict[Atom, Fraction], axes: frozenset[str]) -> bool:
+    """Whether a term is a value of the program that holds a Σ, times factors without these axes."""
+    for own in (f for f in d.own if len(f.terms) == 1 and axes <= f.dims):
+        factors = dict(own.terms[0][0])
+        held = factors.items() <= mono.items() and not any(a.dims & axes for a in mono.keys() - factors.keys())
+        if held and any(a.kind == "sum" for a in factors):
+            return True
+    return False
+
+
+def _multiplies_sums(node: Node) -> bool:
+    """Whether an equation multiplies two sums, so that its result has a term for each pair of theirs; or a sum by a
+    number, which has the ways of that sum."""
+    step = node.steps[0]
+    sums = [not isinstance(a, Form) or len(a.terms) > 1 for a in step.args]
+    return OPS[step.op].growth == "product" and all(sums)
+
+
+def _scaled_after(d: Decomposition, own: Iterable[Node]) -> Iterator[Node]:
+    """Σ (g·a)·v = g·Σ a·v of a product that the program takes. g lacks the axes of the Σ; v, which has several terms,
+    stays as the program has it."""
+    for step in (n.steps[0] for n in own if len(n.steps) == 1 and n.steps[0].op == "dot"):
+        for x, other in (step.args, step.args[::-1]):
+            if isinstance(x, Form) and x.single:
+                mono, c = x.single
+                outside = tuple(f for f in mono if not f[0].dims & set(step.axes))
+                inside = tuple(f for f in mono if f not in outside)
+                if outside and inside:
+                    steps = Steps()
+                    dtype = next((dtype for _, dtype in step.casts), "")
+                    first = steps.append(typed_dot(d, d.algebra.of_mono(inside), other, step.axes, dtype))
+                    product_after(d, steps, first, outside, c)
+                    yield steps.node()
+
+
+def _multiple_of_own(d: Decomposition, form: Form) -> Node | None:
+    """The form as a number times a value of the program."""
+    leading = form.terms[0][1]
+    for own in d.own:
+        if (
+            own is not form
+            and len(own.terms) == len(form.terms)
+            and d.algebra.scale(own, leading / own.terms[0][1]) is form
+        ):
+            steps = Steps()
+            steps.add("mul", own, leading / own.terms[0][1])
+            return steps.node()
+    return None
+
+
+def _common_factors(d: Decomposition, form: Form) -> Iterator[Node]:
+    shared: Counter[tuple[Atom, Fraction]] = Counter(f for mono, _ in form.terms for f in mono)
+    for factor, count in sorted(shared.items(), key=lambda f: f[0][0].key):
+        if count < 2 or not factor[0].dims:
+            continue
+        inside = [(tuple(f for f in m if f != factor), c) for m, c in form.terms if factor in m]
+        outside = [(m, c) for m, c in form.terms if factor not in m]
+        rest = d.algebra.add(*(d.algebra.of_mono(m, c) for m, c in inside))
+        steps = Steps()
+        first = steps.add("mul", d.algebra.of_mono((factor,)), constant(rest))
+        chain(d, steps, first, outside)
+        yield steps.node()
+
+
+def _common_under_sum(d: Decomposition, form: Form) -> Iterator[Node]:
+    """Σ f·a + g·Σ f·b = Σ f·(a + g·b), where a and b may be Σs over further axes, and g lacks the axes of the Σ."""
+    candidates: dict[tuple[Atom, Fraction], list[int]] = {}
+    for i, (mono, _) in enumerate(form.terms):
+        sums = [a for a, e in mono if a.kind == "sum" and e == 1]
+        if len(sums) == 1:
+            beside = mono_dims(f for f in mono if f[0] is not sums[0])
+            for factor in sums[0].args[1]:
+                if not beside & factor[0].dims & frozenset(sums[0].args[0]):
+                    candidates.setdefault(factor, []).append(i)
+    for factor, where in sorted(candidates.items(), key=lambda f: f[0][0].key):
+        if len(where) < 2:
+            continue
+        axes: set[frozenset[str]] = set()
+        types: set[str] = set()
+        inner: list[Form] = []
+        for i in where:
+            mono, c = form.terms[i]
+            total = next(a for a, e in mono if a.kind == "sum" and e == 1)
+            here = factor[0].dims & frozenset(total.args[0])
+            axes.add(here)
+            types.add(d.products.get(total, ""))
+            left = d.algebra.of_mono(tuple(f for f in total.args[1] if f != factor))
+            summed = d.algebra.sum(left, frozenset(total.args[0]) - here)
+            inner.append(d.algebra.mul(summed, d.algebra.of_mono(tuple(f for f in mono if f[0] is not total), c)))
+        if len(axes) > 1:
+            continue
+        steps = Steps()
+        dtype = types.pop() if len(types) == 1 else ""
+        own = tuple(sorted(axes.pop()))
+        first = steps.append(typed_dot(d, d.algebra.of_mono((factor,)), d.algebra.add(*inner), own, dtype))
+        chain(d, steps, first, [t for i, t in enumerate(form.terms) if i not in where])
+        yield steps.node()
