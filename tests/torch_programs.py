@@ -131,6 +131,20 @@ def expanded_beside_two(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> tu
     return wide + y, y @ v + wide
 
 
+def relative_places(table: torch.Tensor) -> torch.Tensor:
+    """Rows of a table by how far two places of a picture are apart, the first place apart from all, as in BEiT."""
+    at = torch.stack(torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")).flatten(1)
+    apart = (at[:, :, None] - at[:, None]).permute(1, 2, 0).contiguous()
+    apart[:, :, 0] += 1
+    apart[:, :, 1] += 2
+    apart[:, :, 0] *= 5
+    rows = torch.zeros((7, 7), dtype=apart.dtype)
+    rows[1:, 1:] = apart.sum(-1)
+    rows[0, 0:] = 15
+    rows[0:, 0] = 16
+    return table[rows.view(-1)].view(7, 7, -1).permute(2, 0, 1)
+
+
 def masked_softmax(x: torch.Tensor) -> torch.Tensor:
     upper = torch.ones(5, 5, dtype=torch.bool).tril().logical_not()
     return x.masked_fill(upper, -math.inf).softmax(-1)
@@ -225,6 +239,11 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "roll": (lambda x: torch.roll(x, 2, -1) + x, (R(4, 7),)),
     "pad": (lambda x: F.pad(x, (1, 2)) * 2, (R(4, 7),)),
     "shift": (lambda x: torch.cat([x[:, 1:], torch.zeros(2, 1, 4)], 1) + x, (R(2, 5, 4),)),
+    "relative_places": (relative_places, (R(17, 2),)),
+    "functions_of_numbers": (
+        lambda x: x / torch.sqrt(torch.tensor(x.size(-1) * 3.0)) + torch.log(torch.full((7,), 3.0)),
+        (R(4, 7),),
+    ),
     "mse_loss": (F.mse_loss, (R(4, 7), R(4, 7))),
     "l1_loss": (F.l1_loss, (R(4, 7), R(4, 7))),
     "huber_loss": (F.huber_loss, (R(4, 7), R(4, 7) * 3)),
@@ -255,6 +274,12 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "count": (lambda x: (x > 0).sum(-1), (R(4, 7),)),
     "count_of_all": (lambda x: (x > 0).sum(), (R(4, 7),)),
     "bucket": (lambda x: (x[:, None] > torch.linspace(-1, 1, 5)).sum(-1), (R(9),)),
+    "keys_that_a_length_and_the_order_keep": (
+        lambda q, k, n: (
+            (q @ k.mT) * ((torch.arange(5)[:, None] >= torch.arange(5)) & (torch.arange(5) < n[:, None, None]))
+        ),
+        (R(2, 5, 8), R(2, 5, 8), torch.tensor([2, 5])),
+    ),
     "quantised": (quantised, (R(4, 32),)),
     "truncated": (lambda x: (x * 10).to(torch.int32), (R(4, 7),)),
     "truncated_and_on": (lambda x: (x * 10).to(torch.int32) + torch.arange(7), (R(4, 7),)),

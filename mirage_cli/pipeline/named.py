@@ -21,7 +21,7 @@ from torch.fx.node import has_side_effect
 
 from mirage_cli.codegen.ordinary import TORCH
 from mirage_cli.pipeline.inplace import GIVEN
-from mirage_cli.pipeline.partition import rematerialisable
+from mirage_cli.pipeline.partition import memory_of, rematerialisable
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
 from mirage_cli.spec.aten.row import APART, Named, overloadless
@@ -58,6 +58,33 @@ def from_front(graph: torch.fx.Graph) -> None:
             known[index] = behind_what_it_reads(graph, aten.alias.default, index)
             known[index].meta["val"] = index.meta["val"]
         n.replace_input_with(index, known[index])
+
+
+def selected_by_tensors(graph: torch.fx.Graph) -> None:
+    """Looks up by a tensor what a graph selects by the tensor's number, and does not return.
+
+    select(x, 0, _local_scalar_dense(i))    -->    index(x, [i])
+    """
+    viewed: set[Any] = set()  # by what is returned
+    left = [x for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
+    while left:
+        viewed.add(n := left.pop())
+        left += [x for x in n.all_input_nodes if memory_of(x) == memory_of(n)]
+    for n in graph.find_nodes(op="call_function", target=aten.select.int):
+        x, dim, number = n.args
+        if getattr(number, "target", None) is not aten._local_scalar_dense.default or n in viewed:
+            continue
+        (index,) = number.args
+        value, at = n.meta["val"], index.meta["val"]
+        if at.dtype not in WHOLE or at.device != value.device:
+            continue
+        with graph.inserting_before(n):
+            read = graph.call_function(aten.index.Tensor, (x, [*[None] * (dim % (value.dim() + 1)), index]))
+        read.meta = n.meta | {"val": value.clone()}
+        n.replace_all_uses_with(read)
+        graph.erase_node(n)
+        if not number.users:
+            graph.erase_node(number)
 
 
 def moved_indices(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
@@ -187,7 +214,7 @@ class Checks:
         right = self.made(
             aten.bitwise_and.Tensor, self.made(aten.ge.Scalar, x, -MOST), self.made(aten.le.Scalar, x, MOST)
         )
-        text = f"{operator}: a whole number is further from 0 than 2^30, and kernels compute in 32 bits"
+        text = f"{operator}: a whole number is 2^30 or further from 0, and kernels compute in 32 bits"
         self.made(raise_unless, right, text)
 
     def right(self, named: Named, index: Any, size: Any) -> Any:

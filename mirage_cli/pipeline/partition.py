@@ -16,15 +16,15 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders, shape_of
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, is_symbol, placeholders, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, strides_of, supported
 
 aten = torch.ops.aten
 
-MOST_PRODUCTS, MOST_NODES = 3, 20
-"""Of one region: more than that, and the search takes minutes."""
+MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 20, 60
+"""Of one region, with products and without: more than that, and the search takes minutes."""
 UNCUT_BYTES = 1 << 60
 """The cost of a cut where a mask, whole numbers, several tensors of one node, or a rematerialisable value are live."""
 LAUNCH_BYTES = 8 << 20
@@ -86,6 +86,19 @@ def fills_of_own_shape(graph: torch.fx.Graph) -> None:
         graph.erase_node(n)
 
 
+def without_empty(graph: torch.fx.Graph) -> None:
+    """What is put behind each other leaves out tensors without elements, where the type of the whole stays.
+
+    cat([full([2, 0, 7], 0.0), x], 1)    -->    cat([x], 1)
+    """
+    for n in calls(graph):
+        if not row_of(n).joins:
+            continue
+        some = [x for x in n.args[0] if all(is_symbol(size) or size for size in shape_of(x))]
+        if some and any(x.meta["val"].dtype == n.meta["val"].dtype for x in some):
+            n.args = some, *n.args[1:]
+
+
 def known_call(node: Any, refused: Container[Any]) -> bool:
     return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
 
@@ -97,15 +110,23 @@ def floating(node: Any) -> bool:
 
 
 def rematerialised(graph: torch.fx.Graph) -> None:
-    """Copies what is rematerialisable until each copy has one user, and puts it right in front of that."""
+    """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
+    stands right in front of its first user."""
     remat = rematerialisable(graph)
+    reader: dict[Any, Any] = {}
     for n in reversed(calls(graph)):
-        if n in remat:
-            for user in [*n.users][1:]:
-                with graph.inserting_before(user):
-                    user.replace_input_with(n, graph.node_copy(n))
-            for user in n.users:
-                user.prepend(n)
+        if n not in remat:
+            continue
+        users: dict[Any, Part] = {}
+        for user in n.users:
+            users.setdefault(reader.get(user, user), []).append(user)
+        for i, (last, some) in enumerate(users.items()):
+            with graph.inserting_before(min(some)):
+                own = graph.node_copy(n) if i else n
+            min(some).prepend(own)
+            reader[own] = last
+            for user in some:
+                user.replace_input_with(n, own)
 
 
 def aliased_results(graph: torch.fx.Graph) -> set[Any]:
@@ -227,7 +248,7 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
         for j in range(i - 1, -1, -1):
             after = after if products else max(after, rows[j].behind)
             products, count = products + rows[j].products, count + work[j]
-            if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
+            if (products > MOST_PRODUCTS or count > (MOST_NODES if products else MOST_ALONE)) and j < i - 1:
                 break
             cost = (after * LAUNCH_BYTES if products else 0) + (live[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES

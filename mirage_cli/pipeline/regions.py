@@ -25,7 +25,8 @@ from mirage_cli.pipeline.agreement import differs
 from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.constants import folded, scale_of
 from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
-from mirage_cli.pipeline.named import as_before, checked, from_front
+from mirage_cli.pipeline.named import as_before, checked, from_front, selected_by_tensors
+from mirage_cli.pipeline.pairs import VIEWS, as_pairs
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
@@ -38,6 +39,7 @@ from mirage_cli.pipeline.partition import (
     signature,
     subgraph,
     without_dead_code,
+    without_empty,
 )
 from mirage_cli.pipeline.region import Given, Kept, Region, Shape, Sized
 from mirage_cli.pipeline.symbols import (
@@ -201,9 +203,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     known: dict[Signature, Region | Refused] = {}
     folded(model)
+    as_pairs(model.graph)
+    selected_by_tensors(model.graph)
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)
+    without_empty(model.graph)
     without_dead_code(model.graph)
     fills_of_own_shape(model.graph)
     rematerialised(model.graph)
@@ -245,7 +250,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
 
 def is_told(node: Any) -> bool:
     """Whether a node is an operator of the model's that does more than move elements, for more than checks."""
-    apart = APART in node.meta or all(APART in u.meta for u in node.users)
+    apart = APART in node.meta or all(APART in u.meta and u.target not in VIEWS for u in node.users)
     return "val" in node.meta and not apart and not is_size(node) and not row_of(node).moves
 
 
@@ -267,6 +272,7 @@ class Whole:
 
 def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
+    as_pairs(model.graph)
     part, read = calls(model.graph), placeholders(model.graph)
     if unknown := next((n for n in part if found_in([n])), None):
         raise TraceError(

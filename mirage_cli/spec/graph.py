@@ -23,7 +23,10 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias  # whatever a user gives for a word
 
+import numpy as np
+
 from mirage_cli.errors import GraphError
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.spec.idioms import PRODUCT
 from mirage_cli.spec.reader import IDENTIFIER, Spec, parse_spec
@@ -226,12 +229,16 @@ class Graph:
         return found
 
 
-def __getattr__(name: str) -> Callable[..., Value]:
-    """The functions of the spec language."""
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The functions of the spec language. What they make of numbers alone is a number."""
     if name not in FUNCTIONS and name != PAD:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    def function(*args: Operand, **options: Operand) -> Value:
+    def function(*args: Operand, **options: Operand) -> Value | float:
+        if name in OPS and not options and all(isinstance(x, int | float) for x in args):
+            with np.errstate(all="ignore"):
+                return np.asarray(OPS[name].ref(*args)).item()
+
         def build(*nodes: ast.expr) -> ast.expr:
             keywords = [ast.keyword(k, x) for k, x in zip(options, nodes[len(args) :], strict=True)]
             return ast.Call(ast.Name(name), list(nodes[: len(args)]), keywords)

@@ -51,6 +51,8 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
     pairs = [(y, x) for y, x in renamed.items() if y in a.own]
     if not pairs:
         return viewed(a, dims)
+    if a.mask and not a.name:
+        return mask_with_axes(a, renamed, dims)
     if any(y.size in a.trace.named for y, _ in pairs):
         raise Unsupported("an axis whose size differs by call is taken beside itself")
 
@@ -59,6 +61,19 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
         return g.rename(value, **{o: names.graph.axis(n) for o, n in new.items() if o != n})
 
     return a.trace.add(Array(a.trace, dims, held, (a,), make, a.mask))
+
+
+def mask_with_axes(a: Array, renamed: Mapping[Axis, Axis], dims: Sequence[Dim]) -> Array:
+    """The same of a mask that is computed: what it is made of has the other axes. dims: of the result."""
+    match a.how:
+        case Applied(function, operands):
+            own = ({y: x for y, x in renamed.items() if isinstance(u, Array) and y in u.axes} for u in operands)
+            pairs = zip(operands, own, strict=True)
+            return elementwise(function, *(with_axes(u, r) if isinstance(u, Array) else u for u, r in pairs), mask=True)
+        case Viewed():
+            return viewed(with_axes(a.operands[0], renamed), dims)
+        case _:
+            return as_number(partial(with_axes, renamed=renamed), a)
 
 
 def elementwise(function: Callable[..., Value], *operands: Array | float, mask: bool = False) -> Array:
@@ -237,8 +252,7 @@ def expanded(a: Array, shape: Sequence[int]) -> Array:
 def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 0.0) -> Array:
     """The array read at an index for each of its positions. dims: of the result. outside: what lies there."""
     if a.mask:
-        number = elementwise(lambda m: g.where(m, 1, 0), a)
-        return elementwise(lambda v: v != 0, read(number, parts, dims, outside), mask=True)
+        return as_number(lambda number: read(number, parts, dims, outside), a)
     own = {*a.own}
     for at, (d, part) in enumerate(zip(a.dims, parts, strict=True)):
         if not {*leaves(d)} & own and leaves_axis(size_of(d), part):
@@ -257,6 +271,11 @@ def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 
 
     how = Read(a, tuple(parts)) if not outside else None
     return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make, how=how))
+
+
+def as_number(function: Callable[[Array], Array], mask: Array) -> Array:
+    """What a function makes of a mask's numbers, 1 where it holds and 0 elsewhere, as a mask."""
+    return elementwise(lambda v: v != 0, function(elementwise(lambda m: g.where(m, 1, 0), mask)), mask=True)
 
 
 def leaves_axis(size: int, part: Part) -> bool:

@@ -287,9 +287,9 @@ def test_whole_numbers_of_64_bits_fit_in_those_of_a_kernel_or_end_the_call(name:
     x = torch.randn(2, 8)
     found, faster = interpreted(model, (x, torch.tensor([3, 9])))
     assert found.left == {} and found.regions
-    for fine in ([-5, 6], [1 << 30, -(1 << 30)]):
+    for fine in ([-5, 6], [(1 << 30) - 1, 1 - (1 << 30)]):
         torch.testing.assert_close(faster(x, torch.tensor(fine)), model(x, torch.tensor(fine)))
-    for wide in ([0, 1 << 40], [(1 << 32) + 1, 0], [0, -(1 << 31)]):
+    for wide in ([1 << 30, 0], [0, 1 << 40], [(1 << 32) + 1, 0], [0, -(1 << 31)]):
         with pytest.raises(RuntimeError, match="compute in 32 bits"):
             faster(x, torch.tensor(wide))
 

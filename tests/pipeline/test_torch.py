@@ -190,6 +190,47 @@ def test_what_an_unknown_operator_makes_of_numbers_alone_is_held() -> None:
     assert "aten.rand" in str(drawn.left)
 
 
+def test_counts_that_read_others_twice_are_copied_once_for_each_reader() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(5)
+        for _ in range(30):
+            places = (places * 2 + places // 2) % 7
+        return (x @ x + places) @ x * places
+
+    found = cut(exported(as_module(function), (torch.randn(5, 5),)))
+    assert found.left == {}
+    assert sum(len(r.program.eqns) for r in found.regions) < 400
+
+
+def test_what_is_empty_is_put_in_front_of_nothing() -> None:
+    """As caches are that transformers makes. Another type makes the whole one of that type."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        nothing = torch.tensor([], dtype=x.dtype)
+        return torch.cat([nothing, x], -2) * 2, torch.cat([x[:, :0], x, x], 1), torch.cat([nothing.double(), x]) * 2
+
+    x = torch.randn(3, 5)
+    found = cut(exported(as_module(function), (x,)))
+    torch.testing.assert_close(found.model(x), function(x))
+    assert {name.split(" ")[0] for name in found.left} == {"aten.cat", "aten.mul"}
+    assert sum(len(r.results) for r in found.regions) == 2
+
+
+def test_a_tensors_number_selects_by_a_look_up() -> None:
+    """What is returned stays the view that it is."""
+
+    def function(table: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * table[at] + table[:, at + 1].mean(), table[at]
+
+    given = torch.randn(6, 6), torch.tensor(-2), torch.randn(4, 6)
+    found = cut(exported(as_module(function), given))
+    made, wanted = found.model(*given), function(*given)
+    torch.testing.assert_close(made, wanted)
+    assert {name.split(" ")[0] for name in found.left} == {"aten._local_scalar_dense"}
+    with pytest.raises(RuntimeError, match=r"names no row|out of range"):
+        found.model(given[0], torch.tensor(6), given[2])
+
+
 def test_what_nothing_reads_is_not_computed() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x
@@ -216,6 +257,19 @@ def test_a_model_is_cut_where_little_passes() -> None:
     graph = exported(wide, (torch.randn(2048, 8),)).graph
     parts = level_parts([n for n in graph.nodes if n.op == "call_function"], ())
     assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
+
+
+def test_many_operators_without_a_product_are_one_region() -> None:
+    """Each region would read its inputs anew."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = x * torch.sigmoid(x + 1).rsqrt() - x.exp()
+        return x @ w
+
+    graph = exported(as_module(function), (torch.randn(512, 8), torch.randn(8, 8))).graph
+    parts = level_parts([n for n in graph.nodes if n.op == "call_function"], ())
+    assert [len(p) for p in parts] == [36, 1]
 
 
 def test_what_is_not_known_is_named() -> None:

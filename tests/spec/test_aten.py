@@ -373,6 +373,7 @@ def test_whole_numbers_that_a_kernel_would_compute_otherwise_are_refused(functio
     "function",
     [
         lambda i: (i + 1 - COUNTS.shape[0]) / 3,
+        lambda i: (i - i.flip(0)) / 3,
         lambda i: i.to(torch.int32) % 7 / 3,
         lambda i: (i % 100).to(torch.int8) / 3,
         lambda i: (i % 1000 * 1000 + 7) / 3,

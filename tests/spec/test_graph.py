@@ -469,6 +469,13 @@ def test_every_mistake_is_told_as_in_a_spec() -> None:
     )
 
 
+def test_functions_of_numbers_are_numbers() -> None:
+    assert (exp(0.0), sqrt(4), where(True, 1, 2)) == (1, 2, 1)
+    g, X, _ = small()
+    g.output("P", X * sqrt(4.0), "m", "k")
+    assert "X * 2.0" in g.text()
+
+
 MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str]] = {
     "truth": (lambda g, X: 1 if X > 0 else 0, GraphError, "use where"),
     "chain": (lambda g, X: 0 < X < 1, GraphError, "for `and` and `or` use & and |"),

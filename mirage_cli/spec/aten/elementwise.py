@@ -91,6 +91,13 @@ def _pow(_t: Trace, node: Any, x: Any, y: Any) -> Array:
     return both(special[y], x) if y in special else both(lambda v: v**y, x)
 
 
+def hypotenuse(x: Any, y: Any) -> Any:
+    """√(x² + y²), where no square overflows: of the larger times √(1 + the quotient's square)."""
+    most, least = g.maximum(g.abs(x), g.abs(y)), g.minimum(g.abs(x), g.abs(y))
+    part = g.where((most == 0) | (most >= math.inf), 0, least / most)
+    return most * g.sqrt(1 + part * part)
+
+
 def of_numbers(function: Callable[..., Any]) -> Handler:
     """The handler of an operator that is one expression of numbers."""
     return lambda *args: both(function, *args)
@@ -108,6 +115,7 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.fix": of_numbers(truncated),
     "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
+    "aten.hypot": of_numbers(hypotenuse),
     "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
     "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.where(x == y, 0, g.abs(x - y))))),
     "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),

@@ -15,9 +15,9 @@ from mirage_cli.spec.aten.row import dtype_name, overloadless
 
 LARGEST = (1 << 31) - 1
 """The largest that a kernel computes with."""
-GIVEN = 1 << 30
+GIVEN = (1 << 30) - 1
 """How far whole numbers of 32 and 64 bits go that a graph is given, or makes of floating-point ones, and sizes that
-differ by call."""
+differ by call: the sum of two is computed."""
 UNKNOWN = LARGEST + 1
 TYPES: Mapping[str, int] = {"bool": 1, "int8": 1 << 7, "uint8": (1 << 8) - 1, "int16": 1 << 15, "int32": LARGEST}
 """How far the numbers of a type go. Those of int64 go further."""
@@ -97,8 +97,9 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
 
 
 COPIES = frozenset(
-    {"aten.cat", "aten.stack", "aten.index", "aten.index_select", "aten.gather", "aten.to", "aten._to_copy"}
-)
+    {"aten.cat", "aten.stack", "aten.index", "aten.index_select", "aten.gather", "aten.to", "aten._to_copy",
+     "aten.slice_scatter", "aten.select_scatter"}
+)  # fmt: skip
 """Operators whose results are elements of their operands. Their numbers are positions."""
 NOT_NEGATIVE = frozenset({
     "aten.add", "aten.mul", "aten.remainder", "aten.__rshift__", "aten.bitwise_right_shift", "aten.__lshift__",
@@ -196,9 +197,11 @@ class Magnitudes:
         value = node.meta.get("val")
         if isinstance(value, int):
             return abs(value)
+        if self.is_several(node):
+            return max(map(self.of, node.all_input_nodes), default=0)
         if not is_whole(node):
             return int(is_mask(node))
-        read = [x for x in node.all_input_nodes if is_whole(x) or is_mask(x)]
+        read = [x for x in node.all_input_nodes if is_whole(x) or is_mask(x) or self.is_several(x)]
         if node.op != "call_function" or (node.all_input_nodes and not read):
             far = reach(node.args[0]) if overloadless(node.target) in CONVERSIONS else GIVEN
             return math.ceil(min(TYPES.get(dtype_name(value.dtype), GIVEN), GIVEN, far))
@@ -209,9 +212,13 @@ class Magnitudes:
             return GROWTH[name](node, [self.operand(x) for x in node.args[:2]])
         return max([*map(self.of, read), *self.numbers(node)], default=0)
 
+    def is_several(self, node: Any) -> bool:
+        """Whether a node is a list of tensors whose elements are its operands': parts of one, say."""
+        return isinstance(node.meta.get("val"), list | tuple) and node.op == "call_function" and self.moves(node)
+
     def numbers(self, node: Any) -> list[int]:
         """As `numbers`, but for positions."""
-        return [] if self.moves(node) else numbers(node)
+        return [] if self.moves(node) or overloadless(node.target) in COPIES else numbers(node)
 
     def operand(self, x: Any) -> int:
         """How far an argument goes: a node, or a number of Python's."""

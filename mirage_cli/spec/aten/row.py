@@ -41,6 +41,7 @@ class Row:
     behind: how many kernels the operator adds to a region whose last kernel is a product. Sums and norms add one.
     Concatenations, flips and rolls add two: the search does worst where they share a region with what they read.
     named: of a call's node, the numbers by which it names positions, all of which PyTorch checks.
+    joins: the operator puts the tensors of its first argument behind each other.
     fractions: PyTorch refuses numbers that are not between 0 and 1.
     """
 
@@ -52,6 +53,7 @@ class Row:
     behind: int = 0
     named: Callable[[Any], tuple[Named, ...]] = names_nothing
     fractions: bool = False
+    joins: bool = False
 
 
 class Rows(dict[str, Row]):
@@ -71,9 +73,10 @@ class Rows(dict[str, Row]):
         behind: int = 0,
         named: Callable[[Any], tuple[Named, ...]] = names_nothing,
         fractions: bool = False,
+        joins: bool = False,
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
-            row = Row(handler, with_node, products, moves, looks_up, behind, named, fractions)
+            row = Row(handler, with_node, products, moves, looks_up, behind, named, fractions, joins)
             self.update(dict.fromkeys(names, row))
             return handler
 

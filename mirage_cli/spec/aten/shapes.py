@@ -209,9 +209,9 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
     return x[at]
 
 
-@aten("aten.cat", "aten.concat", behind=2)
+@aten("aten.cat", "aten.concat", behind=2, joins=True)
 def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
-    some = [number_of(a) for a in arrays if math.prod(a.shape)]
+    some = [number_of(a) for a in arrays]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
 
