@@ -17,8 +17,8 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.residues import Value, aligned, as_field
-from mirage_cli.verify.semantics import FieldSemantics
 
 COMMUTES = ("add", "mul", "dot", "maximum", "minimum")
 REDUCES = ("reduction", "contraction")

@@ -18,6 +18,7 @@ import numpy as np
 from mirage_cli.ir.access import dims_of
 from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
+from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.reduced import largest_array
 from mirage_cli.verify.residues import (
@@ -32,7 +33,6 @@ from mirage_cli.verify.residues import (
     no_square,
     same,
 )
-from mirage_cli.verify.semantics import FieldSemantics
 from mirage_cli.verify.squares import mended
 
 BLOCK = 64

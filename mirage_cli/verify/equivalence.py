@@ -25,13 +25,15 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
+from mirage_cli.verify.fieldsemantics import one_draw, spread
+from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, elements, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.rings import mugraph_at, program_at
-from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread
+from mirage_cli.verify.semantics import Named, ScheduleFailure
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused

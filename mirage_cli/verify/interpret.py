@@ -30,21 +30,10 @@ from mirage_cli.ir.placement import Loop, Placement, Straight, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.verify.places import element, in_front, named, places_of, positions, where_worked
 from mirage_cli.verify.remembered import Contents, Remembered, content
 from mirage_cli.verify.residues import DRAW
-from mirage_cli.verify.semantics import (
-    At,
-    Memory,
-    ScheduleFailure,
-    Semantics,
-    Window,
-    element,
-    in_front,
-    named,
-    places_of,
-    positions,
-    where_worked,
-)
+from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window
 
 
 class OutOfTimeError(Exception):

@@ -17,8 +17,8 @@ from mirage_cli.ir.access import read_by, renames
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 from mirage_cli.verify.field import Field
+from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.residues import DRAW, Array, Value, joint_taint
-from mirage_cli.verify.semantics import FieldSemantics
 
 DRAWS = 64
 """In which a row is looked for: in 1.6 % of the cases, none has squares in four residues."""

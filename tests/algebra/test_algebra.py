@@ -15,8 +15,9 @@ from mirage_cli.algebra.safe import eqn_forms, program_forms
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
+from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_program
-from mirage_cli.verify.semantics import FloatSemantics, Named
+from mirage_cli.verify.semantics import Named
 from tests.programs import program
 
 DIMS = "m=8 k=64 n=32 r=4 i=16 j=16"

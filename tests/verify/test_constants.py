@@ -19,8 +19,9 @@ from mirage_cli.pipeline.searching import Found, Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_mugraph, run_program
-from mirage_cli.verify.semantics import FloatSemantics, Named
+from mirage_cli.verify.semantics import Named
 
 SPEC = """
 name: constant

@@ -11,10 +11,10 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.draws import drawn_bits, run_draws, status_of, statuses
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.fieldsemantics import FieldMemory
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.residues import DRAW, NO_GUESSES, Value, aligned
-from mirage_cli.verify.semantics import FieldMemory
 from tests.mugraphs import CASES
 from tests.programs import program
 

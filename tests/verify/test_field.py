@@ -14,6 +14,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.verify.contracted import MOST_SHIFTED, MOST_TERMS, contracted, multiplied
 from mirage_cli.verify.draws import SPACE, at_once
 from mirage_cli.verify.field import Field
+from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (
     ALL_BORROWED,
@@ -29,7 +30,6 @@ from mirage_cli.verify.residues import (
     as_field,
     same,
 )
-from mirage_cli.verify.semantics import FieldSemantics
 from tests.programs import program
 
 SIZES = {"a": 3, "b": 5, "c": 2}

@@ -17,18 +17,13 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.draws import run_draws
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.fieldsemantics import FieldMemory, FieldSemantics
+from mirage_cli.verify.floatsemantics import FloatMemory, FloatSemantics
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.remembered import Contents, Remembered, content
 from mirage_cli.verify.residues import LEVELS, Value, aligned
-from mirage_cli.verify.semantics import (
-    FieldMemory,
-    FieldSemantics,
-    FloatMemory,
-    FloatSemantics,
-    Named,
-    ScheduleFailure,
-)
+from mirage_cli.verify.semantics import Named, ScheduleFailure
 from tests.mugraphs import CASES, Case
 from tests.seeds import over_seeds
 

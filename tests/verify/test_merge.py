@@ -21,9 +21,10 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import SPACE, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.reduced import short_tile, small_instance
-from mirage_cli.verify.semantics import FloatSemantics, Named
+from mirage_cli.verify.semantics import Named
 
 H200 = find_target("h200")
 

@@ -23,11 +23,12 @@ from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.equivalence import DOUBTFUL, IN_FLOAT64, Verdict, check_equivalence
+from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.residues import aligned
-from mirage_cli.verify.semantics import At, FloatSemantics, ScheduleFailure, Window
+from mirage_cli.verify.semantics import At, ScheduleFailure, Window
 from mirage_cli.verify.structure import structure_problem
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import ACCESSES, mutate, rederived
