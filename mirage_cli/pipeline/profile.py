@@ -29,7 +29,8 @@ from mirage_cli.ir.schedule import (
     chunk_length,
 )
 from mirage_cli.search.cost import LIMITS, library_us
-from mirage_cli.search.work import chunk_sizes, part_of
+from mirage_cli.search.traffic import part_of
+from mirage_cli.search.work import chunk_sizes
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.price import estimates
 

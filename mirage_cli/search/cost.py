@@ -34,7 +34,8 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.work import Model, Part, Work, bytes_once, of_parts, part_of, whole_rows
+from mirage_cli.search.traffic import Part, bytes_once, of_parts, part_of, whole_rows
+from mirage_cli.search.work import Model, Work
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4

@@ -13,10 +13,10 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.search import work
 from mirage_cli.search.expand import Expansion, Space, Written
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.storage import Storage
+from mirage_cli.search.traffic import Part, bytes_of, bytes_once, of_parts, part_of
 
 
 class LeastWork:
@@ -78,18 +78,18 @@ class LeastWork:
         return self.of_loads[read]
 
     def _read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
-        parts: dict[work.Part, float] = {}
+        parts: dict[Part, float] = {}
         element_bytes: dict[str, int] = {}
         accesses: list[tuple[str, Access]] = []
         for f, access in read:
             x = Load("", buffer_of(self.d, f), access)
             element_bytes[x.buffer] = DTYPE_BYTES[self.storage.dtype_of(f)]
-            part, size, l2_bytes = work.part_of(x.buffer, access), work.bytes_of(x, element_bytes), self.target.l2_bytes
-            once = work.bytes_once(access, size, element_bytes[x.buffer], self.sizes, l2_bytes)
+            part, size, l2_bytes = part_of(x.buffer, access), bytes_of(x, element_bytes), self.target.l2_bytes
+            once = bytes_once(access, size, element_bytes[x.buffer], self.sizes, l2_bytes)
             whole = prod(self.sizes[a] for a in x.dims) * once
             parts[part] = max(parts.get(part, 0.0), whole)
             accesses.append((x.buffer, access))
-        return float(work.of_parts(parts, accesses, element_bytes, self.sizes))
+        return float(of_parts(parts, accesses, element_bytes, self.sizes))
 
     def arithmetic_us(self, written: Written) -> float:
         """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part

@@ -16,7 +16,9 @@ from mirage_cli.ir.program import LINE_BYTES
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH
 from mirage_cli.search.batch import Array, Batch, elements_of
-from mirage_cli.search.work import Lines, Model, Product, Work
+from mirage_cli.search.products import Product
+from mirage_cli.search.traffic import Lines
+from mirage_cli.search.work import Model, Work
 from mirage_cli.target.gpus import Target
 
 WARPGROUP, WARPGROUP_ROWS = 4, 64

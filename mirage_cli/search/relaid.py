@@ -27,7 +27,8 @@ from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
 from mirage_cli.search.generator import SearchResult
 from mirage_cli.search.occupancy import Launch, one_load_bytes
-from mirage_cli.search.work import chunk_sizes, lines_of, models, whole_rows
+from mirage_cli.search.traffic import lines_of, whole_rows
+from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 
 

@@ -11,7 +11,7 @@ from mirage_cli.ir.mugraph import Load, exact_values
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES
 from mirage_cli.search.roles import Plan
-from mirage_cli.search.work import bytes_of, bytes_once
+from mirage_cli.search.traffic import bytes_of, bytes_once
 from mirage_cli.target.gpus import Target
 
 

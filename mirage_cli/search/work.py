@@ -2,105 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mirage_cli.ir.access import Access, Index, access_text, dims_of, steady
+from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.footprint import box_around, read_once
-from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
-from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import FLOAT8, HALVES, WIDEST_BYTES, Eqn, Tensor, cast_of
+from mirage_cli.ir.placement import Loop, Straight, place
+from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import Schedule, multiplied_as, takes_float8
+from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
+from mirage_cli.search.products import Product, product_of, unscaled
+from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
 
-Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
+Axes = tuple[str, ...]
+Elementwise = tuple[Axes, float, int, Axes]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
 product, and the rows of that operand."""
-
-
-class Part(NamedTuple):
-    """What is read of a buffer, as text: "" from its first element on."""
-
-    buffer: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """The axes of one product: those of its left operand alone, of its right alone, summed, and shared by both."""
-
-    left: tuple[str, ...]
-    right: tuple[str, ...]
-    summed: tuple[str, ...]
-    batch: tuple[str, ...]
-    accumulates: bool
-    """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
-    computed: tuple[bool, bool]
-    """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
-    singles: tuple[bool, bool]
-    """Whether its left and its right operand are float32."""
-    beside: str
-    """As what the matrix units take the operand beside one of float32 (`multiplied_as`)."""
-    small_within: tuple[tuple[str, int], ...] | None = None
-    """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
-    float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
-    float8: bool = False
-    """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return *self.left, *self.right, *self.summed, *self.batch
-
-    @property
-    def single(self) -> bool:
-        """Whether an operand is float32."""
-        return any(self.singles)
-
-
-@hashed_once
-@dataclass(frozen=True)  # without slots, for what is cached
-class Lines:
-    """Elements of a tensor that a load reads, as they lie in memory. element: bytes of one. intermediate: whether no
-    caller gives it."""
-
-    tensor: Tensor
-    access: Access
-    element: int
-    intermediate: bool
-
-    def aligned(self, sizes: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-        """The axes in which the address moves by single elements, each with what all else of the address is a multiple
-        of (0 for nothing else): one instruction of a thread loads elements that begin at a multiple of their number."""
-        return _aligned(self, tuple(sizes[d] for d in self.tensor.dims))
-
-    def aligned_axes(self, sizes: Mapping[str, int]) -> list[str]:
-        """Those in which rows begin at multiples of what one instruction of a thread loads."""
-        return [a for a, n in self.aligned(sizes) if n * self.element % WIDEST_BYTES == 0]
-
-
-@lru_cache(maxsize=4096)
-def _aligned(lines: Lines, extent: tuple[int, ...]) -> Sequence[tuple[str, int]]:
-    """extent: of the tensor."""
-    sizes = dict(zip(lines.tensor.dims, extent, strict=True))
-    tensor = lines.tensor.with_aligned_rows(sizes, lines.element) if lines.intermediate else lines.tensor
-    steps = tensor.steps(sizes)
-    terms = [(a, n * step) for i, step in zip(lines.access, steps, strict=True) for a, n in i.terms]
-    offset = sum(i.offset * step for i, step in zip(lines.access, steps, strict=True))
-    return tuple(
-        (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,67 +110,14 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
     """
-    placement = place(kernel)
-    dims = kernel.value_dims
-    segments: list[Work] = []
-    sums: list[tuple[str, ...]] = []
-    loads = {x.out: x for x in kernel.loads}
-    plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
-    inputs = tuple(inputs)
-    tensors, made = {t.name: t for t in inputs}, {e.out: e for e in kernel.body}
-    small = _of_bytes(kernel, element_bytes) | tensors
-    stored = _stored_types(kernel, element_bytes, tensors)
-    halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
-    for segment in placement.segments:
-        found = limits(kernel, segment) if isinstance(segment, Loop) else ()
-        leaves = {name for x in found for kind, name in x.leaves if kind == "value"}
-        steps = [s for s in segment.steps if isinstance(s, Eqn)]
-        summed = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
-        dots = [e for e in steps if e.op == "dot"]
-        alone = {e.out: x for e in dots if (x := _unscaled(kernel, e, exact, e.out in summed)) is not None}
-        apart = {v for x in alone.values() for v in x.scaled}
-        eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
-        rows = _computed_operands(eqns, dims, set(loads))
-        read = [loads[s.out] for s in segment.steps if s.out in loads]
-        products = [e for e in eqns if e.op == "dot"]
-        eights = {e.out for e in products if takes_float8(e, loads, small, made) and not exact & {*e.values}}
-        registers = _in_registers(eqns) | _converted(eqns, eights, loads, small)
-        factors = {out: len(x.scaled) for out, x in alone.items()}
-        blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
-        sums += [axes for axes, _ in blocks]
-        segments.append(
-            Work(
-                segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, bytes_of(x, element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
-                tuple(
-                    (*block, n)
-                    for block, n in Counter(
-                        (
-                            x.dims,
-                            bytes_of(x, element_bytes),
-                            side_by_side(x, tensors.get(x.buffer)),
-                            lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]),
-                        )
-                        for x in read
-                    ).items()
-                ),
-                tuple(
-                    Counter(
-                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, exact, stored)
-                        for e in products
-                    ).items()
-                ),
-                (
-                    *_elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
-                    *((axes, operations, 0, ()) for axes, operations in blocks),
-                ),
-                found,
-                tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
-            )
-        )
+    placement, dims, inputs = place(kernel), kernel.value_dims, tuple(inputs)
+    known = _Known.of(kernel, element_bytes, exact, inputs)
+    halves = known.halves
+    segments = [_segment(known, segment) for segment in placement.segments]
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
     added = _added_to(kernel, held)
+    sums = (axes for _, summed in segments for axes, _ in summed)
     products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
@@ -255,12 +125,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         kernel.with_role("grid"),
         kernel.with_role("tile"),
         kernel.split,
-        tuple(s for s in segments if s.loads or s.dots or s.elementwise),
+        tuple(w for w, _ in segments if w.loads or w.dots or w.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
         products,
         widest([*dims.values(), *reduced]),
-        widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
+        widest([*accumulators, *products, *(axes for w, _ in segments for axes, *_ in w.elementwise)]),
         _shared(kernel, dims),
         tuple(element_bytes.items()),
         frozenset(exact),
@@ -273,6 +143,85 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
             for d in (*e.dims, *e.axes)
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a kernel's values.
+
+    tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
+    or cast. halves: values that are computed in float16, two at once.
+    """
+
+    kernel: Kernel
+    element_bytes: Mapping[str, int]
+    exact: frozenset[str]
+    tensors: Mapping[str, Tensor]
+    loads: Mapping[str, Load]
+    eqns: Mapping[str, Eqn]
+    small: Mapping[str, Tensor]
+    stored: Mapping[str, str]
+    halves: set[str]
+
+    @staticmethod
+    def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
+        tensors = {t.name: t for t in inputs}
+        return _Known(
+            kernel,
+            element_bytes,
+            exact,
+            tensors,
+            {x.out: x for x in kernel.loads},
+            {e.out: e for e in kernel.body},
+            _of_bytes(kernel, element_bytes) | tensors,
+            _stored_types(kernel, element_bytes, tensors),
+            {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
+        )
+
+    def load_blocks(self, read: Iterable[Load]) -> Iterator[tuple[Axes, float, Axes, Lines | None]]:
+        """`Work.blocks` of these loads, without their numbers."""
+        for x in read:
+            t = self.tensors.get(x.buffer)
+            lines = lines_of(x, t, self.element_bytes[x.buffer])
+            yield x.dims, bytes_of(x, self.element_bytes), side_by_side(x, t), lines
+
+
+def _segment(k: _Known, segment: Loop | Straight) -> tuple[Work, list[tuple[Axes, float]]]:
+    """The work of a segment. Beside it the products whose blocks are summed apart and then added to an accumulator:
+    their axes, and operations for an element."""
+    loop = segment if isinstance(segment, Loop) else None
+    summed = {n for n, _ in loop.accumulators} if loop else set[str]()
+    plain = {n for n, degrees in loop.accumulators if not degrees} if loop else set[str]()
+    steps = [s for s in segment.steps if isinstance(s, Eqn)]
+    found = ((e.out, unscaled(k.kernel, e, k.exact, e.out in summed)) for e in steps if e.op == "dot")
+    alone = {out: x for out, x in found if x is not None}
+    apart = {v for x in alone.values() for v in x.scaled}
+    eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
+    products = [e for e in eqns if e.op == "dot"]
+    eights = {e.out for e in products if takes_float8(e, k.loads, k.small, k.eqns) and not k.exact & {*e.values}}
+    registers = _in_registers(eqns) | _converted(eqns, eights, k.loads, k.small)
+    factors = {out: len(x.scaled) for out, x in alone.items()}
+    blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
+    dims = k.kernel.value_dims
+    dots = (
+        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored)
+        for e in products
+    )
+    rows = _computed_operands(eqns, dims, {*k.loads})
+    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves)
+    read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
+    reach = limits(k.kernel, loop) if loop else ()
+    leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
+    work = Work(
+        loop.dims if loop else (),
+        tuple((x.dims, bytes_of(x, k.element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
+        tuple((*block, n) for block, n in Counter(k.load_blocks(read)).items()),
+        tuple(Counter(dots).items()),
+        (*elementwise, *((axes, operations, 0, ()) for axes, operations in blocks)),
+        reach,
+        tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
+    )
+    return work, blocks
 
 
 @lru_cache(maxsize=64)
@@ -298,94 +247,6 @@ def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
         v = todo.pop()
         todo += eqns[v].values if v in eqns and v not in found else ()
         found.add(v)
-    return found
-
-
-def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
-    """Of an element, for each position that reads it: several in a row may."""
-    return element_bytes[x.buffer] / _in_a_row(x.access)
-
-
-@lru_cache(maxsize=4096)
-def _in_a_row(access: Access) -> int:
-    """Positions that read one element."""
-    in_a_row = (math.gcd(*(steady(a, d) for i in access for a, _ in i.terms)) for d in dims_of(access))
-    return math.prod(max(n, 1) for n in in_a_row)
-
-
-def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
-    """The axes of a load along which elements lie without gaps, in memory order. t: None for what is row-major."""
-    if t is None or not t.strides:
-        return x.dims
-    return dims_of(i for d, i in zip(t.dims, x.access, strict=True) if d in t.without_gaps)
-
-
-def lines_of(x: Load, t: Tensor | None, element: int) -> Lines | None:
-    """None where the addresses are not known. t: None for an intermediate, with the axes that the access names.
-    element: bytes of one."""
-    return _lines(x.access, None if t is None else (t.dims, t.strides), element)
-
-
-@lru_cache(maxsize=4096)
-def _lines(access: Access, t: tuple[tuple[str, ...], tuple[int | None, ...]] | None, element: int) -> Lines | None:
-    if t is not None:
-        dims, strides = t
-        return Lines(Tensor("", dims, "", strides=strides), access, element, intermediate=False)
-    dims = tuple(i.axis for i in access if i.axis is not None)
-    return Lines(Tensor("", dims, ""), access, element, intermediate=True) if len(dims) == len(access) else None
-
-
-def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], element: int) -> bool:
-    """Whether rows of what is loaded begin and end at multiples of what one instruction loads, or nothing else is
-    known. inputs: of the μGraph. element: bytes of one."""
-    lines = lines_of(x, next((t for t in inputs if t.name == x.buffer), None), element)
-    return lines is None or any(sizes[a] * element % WIDEST_BYTES == 0 for a in lines.aligned_axes(sizes))
-
-
-def bytes_once(access: Access, size: float, element: int, sizes: Mapping[str, int], l2_bytes: int) -> float:
-    """What a load takes from memory for each position, in the mean: what windows that overlap have in common is read
-    once, and so is what tables name again, as far as the L2 still has it. size: bytes for each position. element: of
-    one of the tensor."""
-    if all(i.affine for i in access):
-        return size * read_once(access, sizes)
-    positions = math.prod(sizes[a] for a in dims_of(access))
-    there = box_around([access], sizes) * element
-    again = max(0.0, positions * size - there) * min(1.0, l2_bytes / max(there, 1))
-    return size - again / positions
-
-
-def part_of(buffer: str, access: Access) -> Part:
-    """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
-    parts. Under other names of axes, they read the same."""
-    return Part(buffer, _where(access))
-
-
-@lru_cache(maxsize=4096)
-def _where(access: Access) -> str:
-    if not all(i.affine for i in access):
-        names = {d: Index(((f"%{n}", 1),)) for n, d in enumerate(dims_of(access))}
-        return access_text(tuple(i.within(names) for i in access))
-    offsets = [i.offset for i in access]
-    return str(offsets) if any(offsets) else ""
-
-
-def of_parts(
-    bytes_of_parts: Mapping[Part, NDArray[np.float64] | float],
-    accesses: Iterable[tuple[str, Access]],
-    element_bytes: Mapping[str, int],
-    sizes: Mapping[str, int],
-) -> NDArray[np.float64] | float:
-    """The bytes of all parts together. Those of one buffer overlap, as the neighbours in a stencil do, where they have
-    more elements than the box around them. accesses: to each buffer."""
-    found: NDArray[np.float64] | float = 0.0
-    accesses = tuple(accesses)
-    for buffer in dict.fromkeys(part.buffer for part in bytes_of_parts):
-        own = [n for part, n in bytes_of_parts.items() if part.buffer == buffer]
-        together = sum(own[1:], own[0])
-        if len(own) > 1:
-            box = box_around([a for b, a in accesses if b == buffer], sizes)
-            together = np.minimum(together, box * element_bytes[buffer])
-        found = found + together
     return found
 
 
@@ -427,72 +288,6 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     pairs += [(b, a) for a, b in pairs]
     products = {e.out for e in kernel.body if e.op == "dot"} - {*accumulators}
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
-
-
-def _product(
-    e: Eqn,
-    dims: Mapping[str, tuple[str, ...]],
-    accumulates: bool,
-    beside: set[str],
-    alone: Unscaled | None,
-    float8: bool,
-    exact: Collection[str],
-    stored: Mapping[str, str],
-) -> Product:
-    """stored: the types of values that are of a smaller one than float32."""
-    left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
-    first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
-    small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
-    return Product(
-        tuple(d for d in left if d not in right and d not in e.axes),
-        tuple(d for d in right if d not in left and d not in e.axes),
-        e.axes,
-        tuple(d for d in left if d in right and d not in e.axes),
-        accumulates,
-        (e.args[0] in beside, e.args[1] in beside),
-        (first, second),
-        small[0] if first != second else "float32",
-        None if alone is None else alone.within,
-        float8,
-    )
-
-
-class Unscaled(NamedTuple):
-    """A product of what is loaded of a smaller type, without factors of float32 that are the same for several positions
-    in a row along what is summed. within: as `Product.small_within`. scaled: what is multiplied by such."""
-
-    product: Eqn
-    within: tuple[tuple[str, int], ...]
-    scaled: tuple[str, ...]
-
-
-def _unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:
-    """None where operands are float32 otherwise, or where no accumulator takes what factors multiply."""
-    if not any(v in exact for v in product.args):
-        return Unscaled(product, (), ())
-    loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
-    read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
-    limits: dict[str, int] = {}
-    scaled: list[str] = []
-    args = list(product.args)
-    for i, v in enumerate(args):
-        while v in exact:
-            y = eqns.get(str(v))
-            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[y.out] > 1:
-                return None
-            whole = [u for u in y.values if {*kernel.value_dims[u]} == {*y.dims} and u not in exact and u in loads]
-            scale = [loads[u] for u in y.values if u not in whole and u in loads]
-            if not whole or not scale or not accumulates:
-                return None
-            for d in product.axes:
-                n = math.gcd(*(steady(a, d) for j in scale[0].access for a, _ in j.terms))
-                if n:
-                    limits[d] = math.gcd(limits.get(d, 0), n)
-            scaled.append(y.out)
-            v = args[i] = whole[0]
-    return (
-        None if 1 in limits.values() else Unscaled(replace(product, args=tuple(args)), (*limits.items(),), (*scaled,))
-    )
 
 
 def _computed_operands(

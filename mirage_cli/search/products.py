@@ -1,0 +1,113 @@
+"""The products of a kernel, as the cost model sees them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mirage_cli.ir.access import steady
+from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.schedule import multiplied_as
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The axes of one product: those of its left operand alone, of its right alone, summed, and shared by both."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    summed: tuple[str, ...]
+    batch: tuple[str, ...]
+    accumulates: bool
+    """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
+    computed: tuple[bool, bool]
+    """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
+    singles: tuple[bool, bool]
+    """Whether its left and its right operand are float32."""
+    beside: str
+    """As what the matrix units take the operand beside one of float32 (`multiplied_as`)."""
+    small_within: tuple[tuple[str, int], ...] | None = None
+    """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
+    float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
+    float8: bool = False
+    """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return *self.left, *self.right, *self.summed, *self.batch
+
+    @property
+    def single(self) -> bool:
+        """Whether an operand is float32."""
+        return any(self.singles)
+
+
+class Unscaled(NamedTuple):
+    """A product of what is loaded of a smaller type, without factors of float32 that are the same for several positions
+    in a row along what is summed. within: as `Product.small_within`. scaled: what is multiplied by such."""
+
+    product: Eqn
+    within: tuple[tuple[str, int], ...]
+    scaled: tuple[str, ...]
+
+
+def unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:
+    """None where operands are float32 otherwise, or where no accumulator takes what factors multiply."""
+    if not any(v in exact for v in product.args):
+        return Unscaled(product, (), ())
+    loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
+    read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
+    limits: dict[str, int] = {}
+    scaled: list[str] = []
+    args = list(product.args)
+    for i, v in enumerate(args):
+        while v in exact:
+            y = eqns.get(str(v))
+            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[y.out] > 1:
+                return None
+            whole = [u for u in y.values if {*kernel.value_dims[u]} == {*y.dims} and u not in exact and u in loads]
+            scale = [loads[u] for u in y.values if u not in whole and u in loads]
+            if not whole or not scale or not accumulates:
+                return None
+            for d in product.axes:
+                n = math.gcd(*(steady(a, d) for j in scale[0].access for a, _ in j.terms))
+                if n:
+                    limits[d] = math.gcd(limits.get(d, 0), n)
+            scaled.append(y.out)
+            v = args[i] = whole[0]
+    return (
+        None if 1 in limits.values() else Unscaled(replace(product, args=tuple(args)), (*limits.items(),), (*scaled,))
+    )
+
+
+def product_of(
+    e: Eqn,
+    dims: Mapping[str, tuple[str, ...]],
+    accumulates: bool,
+    beside: set[str],
+    alone: Unscaled | None,
+    float8: bool,
+    exact: Collection[str],
+    stored: Mapping[str, str],
+) -> Product:
+    """stored: the types of values that are of a smaller one than float32."""
+    left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
+    first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
+    small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
+    return Product(
+        tuple(d for d in left if d not in right and d not in e.axes),
+        tuple(d for d in right if d not in left and d not in e.axes),
+        e.axes,
+        tuple(d for d in left if d in right and d not in e.axes),
+        accumulates,
+        (e.args[0] in beside, e.args[1] in beside),
+        (first, second),
+        small[0] if first != second else "float32",
+        None if alone is None else alone.within,
+        float8,
+    )
