@@ -28,7 +28,7 @@ from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import functionalised, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
-from mirage_cli.pipeline.partition import inlined, replace_call
+from mirage_cli.pipeline.outlining import inlined, replace_call
 from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
 from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, only_lifted, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders

@@ -26,7 +26,7 @@ from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.partition import inlined
+from mirage_cli.pipeline.outlining import inlined
 from mirage_cli.pipeline.pieces import in_pieces
 from mirage_cli.pipeline.region import Kept, Region
 from mirage_cli.pipeline.regions import PREFIX, Cut, attribute, cut, exported

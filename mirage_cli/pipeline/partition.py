@@ -5,23 +5,18 @@ graph ─► levels of what is known ─► cuts of each level ─► parts, of 
 
 from __future__ import annotations
 
-import heapq
-import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, is_symbol, placeholders, shape_of
-from mirage_cli.spec.aten.creation import filled_with
+from mirage_cli.pipeline.inplace import GIVEN, calls, changed, in_order
+from mirage_cli.pipeline.passes import floating, rematerialisable
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
 from mirage_cli.spec.aten.row import APART, overloadless
-from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, strides_of, supported
-
-aten = torch.ops.aten
+from mirage_cli.spec.aten.trace import row_of, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 20, 60
 """Of one region, with products and without: more than that, and the search takes minutes."""
@@ -36,133 +31,6 @@ layers between them."""
 Part = list[Any]
 """Nodes in the order of their graph."""
 Signature = tuple[Any, ...]
-
-
-# -- rematerialisation: what each user may compute for itself
-
-
-def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
-    """The nodes whose value each user may compute for itself: elements of the model's inputs in another place, and
-    whole numbers and masks that follow from positions and whole numbers."""
-    moved, counted = set[Any](), set[Any]()
-    for n in graph.nodes:
-        if not known_call(n, refused):
-            continue
-        read = n.all_input_nodes
-        if row_of(n).moves and all(x.op in GIVEN or is_size(x) or x in moved for x in read):
-            moved.add(n)
-        if all(not floating(x) or x in counted for x in read):
-            counted.add(n)
-    return frozenset(moved | counted)
-
-
-def without_dead_code(graph: torch.fx.Graph) -> None:
-    """Erases operators whose result nothing reads."""
-    for n in reversed(calls(graph)):
-        if not n.users and known_call(n, ()):
-            graph.erase_node(n)
-
-
-def fills_of_own_shape(graph: torch.fx.Graph) -> None:
-    """A tensor filled with one number no longer reads the tensor that it takes its shape from, where its sizes are
-    numbers.
-
-    zeros_like(x)    -->    full([2, 7], 0.0, ...)
-    """
-    for n in calls(graph):
-        value = n.meta.get("val")
-        if not n.all_input_nodes or not isinstance(value, torch.Tensor) or (number := filled_with(n)) is None:
-            continue
-        order = memory_order(value)
-        if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in shape_of(n)):
-            continue
-        sizes = [value.shape[d] for d in order]
-        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
-        with graph.inserting_before(n):
-            full = graph.call_function(aten.full.default, (sizes, number), options)
-            made = graph.call_function(aten.permute.default, (full, inverse(order)))
-        full.meta, made.meta = n.meta | {"val": value.permute(order)}, dict(n.meta)
-        n.replace_all_uses_with(made)
-        graph.erase_node(n)
-
-
-def without_empty(graph: torch.fx.Graph) -> None:
-    """What is put behind each other leaves out tensors without elements, where the type of the whole stays.
-
-    cat([full([2, 0, 7], 0.0), x], 1)    -->    cat([x], 1)
-    """
-    for n in calls(graph):
-        if not row_of(n).joins:
-            continue
-        some = [x for x in n.args[0] if all(is_symbol(size) or size for size in shape_of(x))]
-        if some and any(x.meta["val"].dtype == n.meta["val"].dtype for x in some):
-            n.args = some, *n.args[1:]
-
-
-def known_call(node: Any, refused: Container[Any]) -> bool:
-    return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
-
-
-def floating(node: Any) -> bool:
-    value = node.meta.get("val")
-    whole = isinstance(value, int | torch.SymInt)
-    return not whole and (not isinstance(value, torch.Tensor) or value.is_floating_point())
-
-
-def rematerialised(graph: torch.fx.Graph) -> None:
-    """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
-    stands right in front of its first user."""
-    remat = rematerialisable(graph)
-    reader: dict[Any, Any] = {}
-    for n in reversed(calls(graph)):
-        if n not in remat:
-            continue
-        users: dict[Any, Part] = {}
-        for user in n.users:
-            users.setdefault(reader.get(user, user), []).append(user)
-        for i, (last, some) in enumerate(users.items()):
-            with graph.inserting_before(min(some)):
-                own = graph.node_copy(n) if i else n
-            min(some).prepend(own)
-            reader[own] = last
-            for user in some:
-                user.replace_input_with(n, own)
-
-
-def aliased_results(graph: torch.fx.Graph) -> set[Any]:
-    """Results of the graph that share memory with another result or with an input: who changes the one changes the
-    other, so PyTorch makes them. Each becomes a copy of its view, for the result alone."""
-    returned = [memory_of(x) for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
-    given = {memory_of(n) for n in graph.nodes if n.op in GIVEN}
-    seen = given | {m for m, count in Counter(returned).items() if count > 1}
-    found: set[Any] = set()
-    for n in reversed(calls(graph)):
-        results = [u for u in n.users if u.op == "output" or u in found]
-        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
-            continue
-        with graph.inserting_after(n):
-            copy = graph.node_copy(n)
-        for u in results:
-            u.replace_input_with(n, copy)
-        found.add(copy)
-        if not n.users:
-            graph.erase_node(n)
-    return found
-
-
-def memory_of(node: Any) -> object:
-    """Equal for nodes whose tensors lie in the same memory: the storage, or a node that is no tensor itself."""
-    value = node.meta.get("val")
-    return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
-
-
-def in_memory_of_others(node: Any) -> bool:
-    return any(memory_of(x) == memory_of(node) for x in node.all_input_nodes)
-
-
-def is_view(node: Any) -> bool:
-    """Whether a node makes a view of what it reads."""
-    return in_memory_of_others(node) and not changed(node)
 
 
 # -- levels
@@ -331,100 +199,3 @@ def tensor_of(node: Any) -> tuple[Any, ...]:
         return type(symbolic), str(symbolic) if isinstance(symbolic, torch.SymInt) else ""
     layout = tuple(map(str, symbolic.shape)), tuple(map(str, symbolic.stride())), strides_of(node)
     return *layout, value.dtype, value.device, node.meta.get("scale"), APART in node.meta
-
-
-# -- modules
-
-
-def outlined(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> dict[Signature, str]:
-    """Replaces each part by a call of a module that computes it; equal parts share a module. The modules' names.
-
-    The arguments are the nodes that the part reads, and the results those of its nodes that others read, both in the
-    order of its signature.
-    """
-    made_adjacent(model.graph, parts)
-    names: dict[Signature, str] = {}
-    for part in parts:
-        found, read = signature(part)
-        results = outputs_of(part)
-        if found not in names:
-            names[found] = f"{prefix}{len(names)}"
-            model.add_submodule(names[found], torch.fx.GraphModule(model, subgraph(part, read, results)))
-        with model.graph.inserting_after(part[-1]):
-            call = model.graph.call_module(names[found], tuple(read))
-        call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
-        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n) if x in read]}
-        for i, n in reversed([*enumerate(results)]):
-            made = call
-            if len(results) > 1:
-                with model.graph.inserting_after(call):
-                    made = model.graph.call_function(operator.getitem, (call, i))
-                made.meta = dict(n.meta)
-            n.replace_all_uses_with(made)
-        for n in reversed(part):
-            model.graph.erase_node(n)
-    model.graph.lint()
-    model.recompile()
-    return names
-
-
-def inlined(model: torch.fx.GraphModule, name: str) -> None:
-    """Replaces each call of a module by the module's nodes: undoes `outlined`."""
-    inner: Any = model.get_submodule(name)
-    for call in model.graph.find_nodes(op="call_module", target=name):
-        places = dict(zip(placeholders(inner.graph), call.args, strict=True))
-        with model.graph.inserting_before(call):
-            made: Any = model.graph.graph_copy(inner.graph, places)
-        replace_call(call, made)
-    model.delete_submodule(name)
-
-
-def replace_call(call: Any, made: Any) -> None:
-    """Replaces a module's call by nodes: one for its result, or one for each of several."""
-    if isinstance(made, torch.fx.Node):
-        call.replace_all_uses_with(made)
-    else:
-        for user in [*call.users]:  # each takes one result
-            user.replace_all_uses_with(made[user.args[1]])
-            call.graph.erase_node(user)
-    call.graph.erase_node(call)
-
-
-def subgraph(part: Part, read: Sequence[Any], results: Sequence[Any]) -> torch.fx.Graph:
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    for i, x in enumerate(read):
-        copies[x] = graph.placeholder(f"x{i}")
-        copies[x].meta = dict(x.meta)
-    for n in part:
-        copies[n] = graph.node_copy(n, copies.__getitem__)
-    made = tuple(copies[n] for n in results)
-    graph.output(made[0] if len(made) == 1 else made)
-    return graph
-
-
-def made_adjacent(graph: torch.fx.Graph, parts: Sequence[Part]) -> None:
-    """Sorts the graph topologically so that the nodes of each part are adjacent; of several orders the one that is
-    nearest to the graph's."""
-    place = {n: i for i, n in enumerate(graph.nodes)}
-    groups = {n: part for part in parts for n in part}
-    first = {n: place[groups.get(n, [n])[0]] for n in place}
-    members = {first[n]: groups.get(n, [n]) for n in place}
-    behind: dict[int, set[int]] = {i: set() for i in members}
-    for n in place:
-        for user in n.users:
-            if first[user] != first[n]:
-                behind[first[n]].add(first[user])
-    waits = Counter(i for some in behind.values() for i in some)
-    ready = [i for i in members if not waits[i]]
-    heapq.heapify(ready)
-    end = next(n for n in place if n.op == "output")
-    while ready:
-        i = heapq.heappop(ready)
-        for n in members[i]:
-            if n is not end:
-                end.prepend(n)
-        for j in behind[i]:
-            waits[j] -= 1
-            if not waits[j]:
-                heapq.heappush(ready, j)

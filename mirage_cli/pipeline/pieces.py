@@ -18,7 +18,9 @@ from torch._ops import OpOverload
 
 from mirage_cli.pipeline.inplace import GUARDS
 from mirage_cli.pipeline.named import raise_unless
-from mirage_cli.pipeline.partition import Part, is_view, outlined
+from mirage_cli.pipeline.outlining import outlined
+from mirage_cli.pipeline.partition import Part
+from mirage_cli.pipeline.passes import is_view
 
 PREFIX = "piece_"
 NUMBERS = int | float | torch.SymInt | torch.SymFloat | torch.SymBool

@@ -26,18 +26,13 @@ from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.constants import folded, scale_of
 from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
 from mirage_cli.pipeline.named import as_before, checked, from_front, selected_by_tensors
+from mirage_cli.pipeline.outlining import outlined, subgraph
 from mirage_cli.pipeline.pairs import VIEWS, as_pairs
-from mirage_cli.pipeline.partition import (
-    Part,
-    Signature,
+from mirage_cli.pipeline.partition import Part, Signature, outputs_of, segments, signature
+from mirage_cli.pipeline.passes import (
     aliased_results,
     fills_of_own_shape,
-    outlined,
-    outputs_of,
     rematerialised,
-    segments,
-    signature,
-    subgraph,
     without_dead_code,
     without_empty,
 )

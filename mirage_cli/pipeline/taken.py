@@ -11,7 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mirage_cli.pipeline.inplace import calls, changed
-from mirage_cli.pipeline.partition import bytes_of, computes, rematerialisable
+from mirage_cli.pipeline.partition import bytes_of, computes
+from mirage_cli.pipeline.passes import rematerialisable
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import row_of
 

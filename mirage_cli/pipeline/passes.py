@@ -1,0 +1,141 @@
+"""Passes over a PyTorch graph before it is cut: rematerialisation, dead code, fills, empty tensors, aliased results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from typing import Any  # torch's graphs and nodes, which have few types
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from mirage_cli.pipeline.inplace import GIVEN, calls, changed
+from mirage_cli.pipeline.symbols import is_size, is_symbol, shape_of
+from mirage_cli.spec.aten.creation import filled_with
+from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, supported
+
+aten = torch.ops.aten
+
+
+def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
+    """The nodes whose value each user may compute for itself: elements of the model's inputs in another place, and
+    whole numbers and masks that follow from positions and whole numbers."""
+    moved, counted = set[Any](), set[Any]()
+    for n in graph.nodes:
+        if not known_call(n, refused):
+            continue
+        read = n.all_input_nodes
+        if row_of(n).moves and all(x.op in GIVEN or is_size(x) or x in moved for x in read):
+            moved.add(n)
+        if all(not floating(x) or x in counted for x in read):
+            counted.add(n)
+    return frozenset(moved | counted)
+
+
+def rematerialised(graph: torch.fx.Graph) -> None:
+    """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
+    stands right in front of its first user."""
+    remat = rematerialisable(graph)
+    reader: dict[Any, Any] = {}
+    for n in reversed(calls(graph)):
+        if n not in remat:
+            continue
+        users: dict[Any, list[Any]] = {}
+        for user in n.users:
+            users.setdefault(reader.get(user, user), []).append(user)
+        for i, (last, some) in enumerate(users.items()):
+            with graph.inserting_before(min(some)):
+                own = graph.node_copy(n) if i else n
+            min(some).prepend(own)
+            reader[own] = last
+            for user in some:
+                user.replace_input_with(n, own)
+
+
+def without_dead_code(graph: torch.fx.Graph) -> None:
+    """Erases operators whose result nothing reads."""
+    for n in reversed(calls(graph)):
+        if not n.users and known_call(n, ()):
+            graph.erase_node(n)
+
+
+def fills_of_own_shape(graph: torch.fx.Graph) -> None:
+    """A tensor filled with one number no longer reads the tensor that it takes its shape from, where its sizes are
+    numbers.
+
+    zeros_like(x)    -->    full([2, 7], 0.0, ...)
+    """
+    for n in calls(graph):
+        value = n.meta.get("val")
+        if not n.all_input_nodes or not isinstance(value, torch.Tensor) or (number := filled_with(n)) is None:
+            continue
+        order = memory_order(value)
+        if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in shape_of(n)):
+            continue
+        sizes = [value.shape[d] for d in order]
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        with graph.inserting_before(n):
+            full = graph.call_function(aten.full.default, (sizes, number), options)
+            made = graph.call_function(aten.permute.default, (full, inverse(order)))
+        full.meta, made.meta = n.meta | {"val": value.permute(order)}, dict(n.meta)
+        n.replace_all_uses_with(made)
+        graph.erase_node(n)
+
+
+def without_empty(graph: torch.fx.Graph) -> None:
+    """What is put behind each other leaves out tensors without elements, where the type of the whole stays.
+
+    cat([full([2, 0, 7], 0.0), x], 1)    -->    cat([x], 1)
+    """
+    for n in calls(graph):
+        if not row_of(n).joins:
+            continue
+        some = [x for x in n.args[0] if all(is_symbol(size) or size for size in shape_of(x))]
+        if some and any(x.meta["val"].dtype == n.meta["val"].dtype for x in some):
+            n.args = some, *n.args[1:]
+
+
+def aliased_results(graph: torch.fx.Graph) -> set[Any]:
+    """Results of the graph that share memory with another result or with an input: who changes the one changes the
+    other, so PyTorch makes them. Each becomes a copy of its view, for the result alone."""
+    returned = [memory_of(x) for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
+    given = {memory_of(n) for n in graph.nodes if n.op in GIVEN}
+    seen = given | {m for m, count in Counter(returned).items() if count > 1}
+    found: set[Any] = set()
+    for n in reversed(calls(graph)):
+        results = [u for u in n.users if u.op == "output" or u in found]
+        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
+            continue
+        with graph.inserting_after(n):
+            copy = graph.node_copy(n)
+        for u in results:
+            u.replace_input_with(n, copy)
+        found.add(copy)
+        if not n.users:
+            graph.erase_node(n)
+    return found
+
+
+def known_call(node: Any, refused: Container[Any]) -> bool:
+    return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
+
+
+def floating(node: Any) -> bool:
+    value = node.meta.get("val")
+    whole = isinstance(value, int | torch.SymInt)
+    return not whole and (not isinstance(value, torch.Tensor) or value.is_floating_point())
+
+
+def memory_of(node: Any) -> object:
+    """Equal for nodes whose tensors lie in the same memory: the storage, or a node that is no tensor itself."""
+    value = node.meta.get("val")
+    return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
+
+
+def in_memory_of_others(node: Any) -> bool:
+    return any(memory_of(x) == memory_of(node) for x in node.all_input_nodes)
+
+
+def is_view(node: Any) -> bool:
+    """Whether a node makes a view of what it reads."""
+    return in_memory_of_others(node) and not changed(node)
