@@ -24,7 +24,8 @@ venv: $(STAMP) ## Create .venv with all that the project needs
 
 # A torch that is already there (a CUDA build, say) is used as it is: the new environment sees it, and a constraint keeps
 # pip from putting another in front of it. The .pth file is for a torch that --system-site-packages does not reach,
-# such as one of an active virtual environment.
+# such as one of an active virtual environment. Bytecode is made of what is imported, when it is: all of it takes half a
+# minute.
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "mirage needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@set -e; : > constraints.tmp; trap 'rm -f constraints.tmp' EXIT; \
@@ -40,10 +41,10 @@ $(STAMP): pyproject.toml
 		echo "downloading torch and triton into $(VENV): some minutes"; \
 		$(PYTHON) -m venv $(VENV); \
 		if nvidia-smi -L >/dev/null 2>&1; then torch="torch"; else torch="torch==2.13.0 triton==3.7.1"; fi; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check $$torch; \
+		$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $$torch; \
 	fi; \
 	echo "installing mirage and its tools into $(VENV)"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.tmp --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.tmp --editable '.[dev]'
 	@touch $@
 
 demo: export MIRAGE_DB := $(CURDIR)/.mirage/demo.db

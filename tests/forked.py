@@ -9,6 +9,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
@@ -20,6 +21,13 @@ from mirage_cli.tune.child import started
 from mirage_cli.tune.template import AT, Forked, template
 
 COMMAND = "from mirage_cli.cli.main import main; main()"
+FILE = """
+import runpy, sys
+sys.modules.update({name: None for name in sys.modules if name.partition(".")[0] == "mirage_cli"})
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A file of Python, which cannot import this package."""
 
 
 @contextlib.contextmanager
@@ -65,6 +73,16 @@ def command(
     return result
 
 
+def ran(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str], code: str = COMMAND
+) -> subprocess.CompletedProcess[str]:
+    """A command line, or other code, that has ended."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        returned = command(arguments, folder, env, out, err, code).wait(120)
+        shown = [(f.seek(0), f.read().decode())[1] for f in (out, err)]
+    return subprocess.CompletedProcess(arguments, returned, *shown)
+
+
 def prepare() -> None:
     importlib.import_module("mirage_cli.cli.commands")
     importlib.import_module("mirage_cli.pipeline.predicting")
@@ -89,6 +107,10 @@ def main(
     sys.argv[:] = ["mirage", *arguments]
     try:
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        raise
     finally:
         threading._shutdown()
         atexit._run_exitfuncs()

@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any  # torch's graphs and nodes have few types
 
 import torch
@@ -135,10 +135,19 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
 
 def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
     """Of the operators that are not known here, those that PyTorch decomposes, with how it does."""
-    table = torch.export.default_decompositions()
     unknown = {n.target for n in calls(graph) if not supported(n)}
+    if not unknown:
+        return {}
+    table = pytorchs_table(frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten"))
     for_each = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op)}
     return {op: table[op] for op in unknown if op in table} | for_each
+
+
+@cache
+def pytorchs_table(_others: frozenset[Any]) -> Mapping[Any, Any]:
+    """PyTorch's decompositions. A list takes a tenth of an export. It is made anew for other operators that are not
+    PyTorch's: they may have been registered since."""
+    return torch.export.default_decompositions()
 
 
 def is_for_each(operator: Any) -> bool:

@@ -15,7 +15,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -234,11 +233,9 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
 
 def spawn(folder: Path, *args: str, **changes: str) -> Run:
     """Runs a command line in a process of its own, which is forked."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        code = forked.command(args, folder, environment(folder, **changes), out, err).wait(120)
-        shown = [(f.seek(0), f.read().decode())[1] for f in (out, err)]
-    assert "Traceback" not in shown[1]
-    return Run(code, *shown)
+    done = forked.ran(args, folder, environment(folder, **changes))
+    assert "Traceback" not in done.stderr
+    return Run(done.returncode, done.stdout, done.stderr)
 
 
 def spawn_afresh(folder: Path, *args: str, **changes: str) -> Run:

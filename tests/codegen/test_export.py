@@ -38,6 +38,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.yardstick import as_tuple
+from tests import forked
 from tests.mugraphs import CASES, Case, Write, case
 
 # A library kernel in front of a generated one, batch axes, an integer input, and a name that Python needs.
@@ -159,8 +160,7 @@ def test_python_file_says_that_it_is_wrong_or_has_no_gpu(tmp_path: Path) -> None
 
 def run_file(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """`python FILE` somewhere else, where this package cannot be imported."""
-    command = [sys.executable, "-I", path.name]
-    return subprocess.run(command, cwd=path.parent, env=os.environ | env, capture_output=True, text=True, check=False)
+    return forked.ran((path.name,), path.parent, os.environ | env, forked.FILE)
 
 
 def test_the_file_imports_nothing_else_and_says_what_it_is() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.yardstick import UNTOLD
+from tests import forked
 from tests.pipeline.test_random import problem
 from tests.random_programs import Draft, random_spec
 
@@ -233,7 +232,7 @@ def test_the_exported_file_checks_itself(tmp_path: Path) -> None:
     for text, right in ((source, True), (wrong, False)):
         path = tmp_path / "quantised.py"
         path.write_text(text, encoding="utf-8")
-        run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=os.environ, check=False)
+        run = forked.ran((path.name,), tmp_path, os.environ, forked.FILE)
         assert (run.returncode == 0) == right, run.stdout + run.stderr
         assert right or "output 0 is " in run.stdout
 

@@ -18,15 +18,18 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import level_parts
 from mirage_cli.pipeline.regions import (
     Cut,
     cut,
     exported,
+    pytorchs_table,
 )
 from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.taken import table
+from mirage_cli.spec.aten.trace import supported
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -282,6 +285,27 @@ def test_what_is_not_known_is_named() -> None:
     assert len(found.regions) == 2
     x = torch.randn(3, 4)
     torch.testing.assert_close(found.model(x), Model()(x))
+
+
+def test_decompositions_are_listed_once_but_for_operators_that_are_registered_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[int] = []
+    list_all = torch.export.default_decompositions
+    monkeypatch.setattr(torch.export, "default_decompositions", lambda: listed.append(1) or list_all())
+    pytorchs_table.cache_clear()
+    x = torch.randn(3, 4)
+    for function in (torch.nn.functional.softshrink, torch.nn.functional.hardswish) * 2:
+        made = exported(as_module(function), (x,))
+        assert all(map(supported, calls(made.graph)))
+    assert len(listed) == 1
+    with torch.library._scoped_library("registered_later", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+        made = exported(as_module(lambda x: torch.ops.registered_later.twice(x)), (x,))
+        assert [n.target for n in calls(made.graph)] == [torch.ops.aten.add.Tensor]
+    exported(as_module(lambda x: x * 2), (x,))
+    assert len(listed) == 2
 
 
 # -- kernels, in a process that interprets them
