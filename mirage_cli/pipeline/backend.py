@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any  # PyTorch's graphs and compiled functions
@@ -17,7 +18,7 @@ from typing import Any  # PyTorch's graphs and compiled functions
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import tracing
+from torch._guards import detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.agreement import examples
@@ -25,7 +26,7 @@ from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.inplace import functionalised, put_in_place
+from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.outlining import inlined, replace_call
@@ -35,6 +36,10 @@ from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten
+WHOLE = "whole"
+"""What a node has that a kernel takes without gaps."""
+DEPENDENT = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
+"""Of operators whose results have sizes that are known when they run."""
 
 
 def mirage(
@@ -100,6 +105,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
             inlined(model, name)
         else:
             put(model, gain.region, gain.kernel)
+    without_gaps(model.graph)
     functionalised(model.graph)
     if all(g.kernel is None for g in taken.values()):
         unchecked(model.graph)
@@ -163,9 +169,9 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         if x.meta["val"].dtype == torch.uint8:
             x = graph.call_function(aten.view.dtype, (x, torch.int8))  # as programs have it
         x = graph.call_function(aten.permute.default, (x, [*i.order]))
-        if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
-            x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
+        x = graph.call_function(aten.reshape.default, (x, lengths(i.shape)))
+        x.meta[WHOLE] = i.strides is None
+        given.append(x)
     made = graph.call_function(kernel.operator, tuple(given))
     own = [i for i, result in enumerate(region.results) if isinstance(result, Shape)]
     shaped: list[Any] = []
@@ -180,6 +186,30 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         y = graph.call_function(aten.reshape.default, (y, lengths(result.whole)))
         shaped.append(graph.call_function(aten.permute.default, (y, [*result.back])))
     return shaped[0] if len(shaped) == 1 else tuple(shaped)
+
+
+def without_gaps(graph: torch.fx.Graph) -> None:
+    """Copies what kernels are given where it lies in memory with gaps. Kernels' results may lie otherwise than
+    PyTorch's, and so may what operators make of them: their values are worked out anew."""
+    mode = detect_fake_mode([n.meta.get("val") for n in placeholders(graph)])
+    anew: set[Any] = set()
+    for n in calls(graph):
+        read = n.all_input_nodes
+        settled = "val" in n.meta and not anew & {*read}
+        if settled or {*DEPENDENT} & {*getattr(n.target, "tags", ())} or any("val" not in x.meta for x in read):
+            continue
+        if n.target is aten.view.default:
+            n.target = aten.reshape.default  # a copy, where it is no view any more
+        args, options = torch.fx.map_arg((n.args, n.kwargs), lambda x: x.meta["val"])
+        with mode or nullcontext():
+            n.meta["val"] = n.target(*args, **options)
+        anew.add(n)
+        if n.meta.get(WHOLE) and not n.meta["val"].is_contiguous():
+            with graph.inserting_after(n):
+                copied = graph.call_function(aten.clone.default, (n,), {"memory_format": torch.contiguous_format})
+            n.replace_all_uses_with(copied, lambda user, copied=copied: user is not copied)
+            copied.meta["val"] = n.meta["val"].contiguous()
+            anew.add(copied)
 
 
 def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:

@@ -66,10 +66,6 @@ class Step:
     kernels: int
 
 
-class OutOfTimeError(Exception):
-    """The budget is spent, or the user interrupted."""
-
-
 def search(
     program: Program,
     target: Target,
@@ -119,7 +115,7 @@ def search(
         unsearched.append(greedy.stored(run, fused))
         for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
-    except OutOfTimeError:
+    except greedy.OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
@@ -191,7 +187,7 @@ class _Search:
     def ask(self) -> None:
         """Raises OutOfTimeError at the deadline."""
         if self.deadline():
-            raise OutOfTimeError
+            raise greedy.OutOfTimeError
 
     # -- kernels
 

@@ -8,6 +8,7 @@ long that time ends the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -25,8 +26,12 @@ Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
 
 
+class OutOfTimeError(Exception):
+    """The budget is spent, or the user interrupted."""
+
+
 class Planner(Protocol):
-    """What knows the plans of one kernel."""
+    """What knows the plans of one kernel. Its calls raise OutOfTimeError."""
 
     d: Decomposition
     space: Space
@@ -68,27 +73,30 @@ def as_written(planner: Planner) -> Kernels:
 
 def fused(planner: Planner, written: Kernels) -> Kernels:
     """From the program as written: libraries give way to kernels, intermediates are computed anew by what reads them,
-    and kernels that may be one are made one, each where it is predicted to be faster, until nothing is. In order."""
+    and kernels that may be one are made one, each where it is predicted to be faster, until nothing is, or as far as
+    time allows. In order."""
     kernels, kernel = dict(written), _maker(planner)
     memory = frozenset(f for targets in kernels for f in targets)
-    for targets, own in written.items():
-        other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
-        if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
-            kernels[targets] = other
-    _fuse(kernels, planner, kernel)
+    with suppress(OutOfTimeError):
+        for targets, own in written.items():
+            other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
+            if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
+                kernels[targets] = other
+        _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
 
 def stored(planner: Planner, fused: Kernels) -> Kernels:
     """From a plan whose operators are fused: what a kernel reduces is put into memory first, by a kernel of its own,
-    where that is predicted to be faster, and so on. In order. What is fused one by one may have passed by such a
-    plan: the sums along one axis of a window that is summed along two."""
+    where that is predicted to be faster, and so on, as far as time allows. In order. What is fused one by one may have
+    passed by such a plan: the sums along one axis of a window that is summed along two."""
     kernels, kernel = dict(fused), _maker(planner)
     gap_us = planner.gap_us
-    while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
-        kernels, _with_one_in_place(kernels, planner, kernel), gap_us
-    ):
-        _fuse(kernels, planner, kernel)
+    with suppress(OutOfTimeError):
+        while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
+            kernels, _with_one_in_place(kernels, planner, kernel), gap_us
+        ):
+            _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
 

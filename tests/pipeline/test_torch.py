@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mirage_cli
 from mirage_cli import mi
@@ -504,6 +505,31 @@ def test_a_backend_trains() -> None:
     assert len(gradients[0]) == len(gradients[1]) == 9
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_kernel_takes_what_lies_otherwise_by_another_kernel() -> None:
+    """A part of a packed result has gaps that a kernel's own result has not, and the other way round."""
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        x = graph.placeholder("x")
+        x.meta["val"] = torch.empty(4, 6)
+        made = graph.call_function(torch.ops.aten.t.default, (x,))  # what a kernel makes, whose value is not known yet
+        flat = graph.call_function(torch.ops.aten.expand.default, (made, [6, 4]))
+        flat.meta["val"] = torch.empty(6, 4)
+        given = graph.call_function(torch.ops.aten.reshape.default, (flat, [6, 4]))
+        given.meta[backend.WHOLE] = True
+        row = graph.call_function(torch.ops.aten.view.default, (flat, [24]))
+        row.meta["val"] = torch.empty(24)
+    graph.output((graph.call_function(torch.ops.aten.relu.default, (given,)), row))
+    backend.without_gaps(graph)
+    model = torch.fx.GraphModule(torch.nn.Module(), graph)
+    inputs: list[torch.Tensor] = []
+    model.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0].target = lambda y: inputs.append(
+        y
+    )
+    model.recompile()
+    model(torch.randn(4, 6))
+    assert flat.meta["val"].stride() == (1, 6) and inputs[0].is_contiguous()
 
 
 def test_a_backend_refuses_options_that_it_lacks() -> None:

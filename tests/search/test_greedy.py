@@ -257,6 +257,27 @@ def test_a_library_gives_way_to_a_faster_kernel() -> None:
     assert products and all(t not in fused or fused[t].us < 0.5 * c.us for t, c in products.items())
 
 
+def test_a_plan_is_fused_as_far_as_time_allows() -> None:
+    """What time leaves of 36 operators in a row are fewer kernels than these."""
+    steps = [f"x{i + 1} = exp(x{i} / 2) + x{i}" for i in range(12)]
+    text = "name: row\ndims: {m: 4096}\ndtype: float32\ninputs: {x0: [m]}\nprogram: |\n"
+    text += "".join(f"  {s}\n" for s in steps) + "outputs: {x12: [m]}\n"
+    asked: list[int] = []
+
+    def end() -> bool:
+        asked.append(0)
+        return len(asked) > most
+
+    most = 1 << 30
+    program = lower(parse_spec(text).at())
+    whole = search(program, H100, end=end, deadline=lambda: True)
+    most, asked = len(asked) // 2, []
+    part = search(program, H100, end=end, deadline=lambda: True)
+    assert part.stopped == whole.stopped == "budget"
+    written = len(part.as_written.graph.kernels)
+    assert len(whole.candidates[0].graph.kernels) < len(part.candidates[0].graph.kernels) < written
+
+
 DISTANCE = """
 name: distance
 dims: {m: 4096, v: 50257}
