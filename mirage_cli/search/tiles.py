@@ -40,22 +40,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
     size = sizes[d]
     top = next_power_of_two(size)
     if d in matrix:
-        walked = d in m.kernel.with_role("loop", "split")
-        choices = [16, 32, 64, 128, 256]
-        held = 1 if walked else held_beside(m, d, sizes)
-        if held > 1:  # a side's axes have a block together
-            choices = [t // held for t in choices if t > held] or [1]
-        elif coarse:
-            choices = choices[1:] if walked else choices[:-1]
-        fitting = [t for t in choices if t <= top] or [MIN_DOT]
-        several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
-        single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
-        if d in m.grid and size < MIN_DOT and any(d in side and len(side) > 1 for side in _sides(m)):
-            single = [1, top]  # of which a block may have all, beside another axis of the side
-        if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
-            single = [1]  # walked one by one: the product sums over blocks of the others, or of all short ones together
-            fitting = fitting if size > MIN_DOT else [top] * (top > 1)
-        return single + fitting
+        return _of_products(m, d, sizes, coarse, matrix)
     if d in m.grid:
         choices = (
             sorted({1, min(4, top), min(64, top), 512}) if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -68,6 +53,30 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
         if len(m.kernel.roles) == 1:
             choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]
+
+
+def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: frozenset[str]) -> list[int]:
+    """Along an axis of the matrix units' operands."""
+    size, top = sizes[d], next_power_of_two(sizes[d])
+    walked = d in m.kernel.with_role("loop", "split")
+    choices = [16, 32, 64, 128, 256]
+    held = 1 if walked else held_beside(m, d, sizes)
+    if held > 1:  # a side's axes have a block together
+        choices = [t // held for t in choices if t > held] or [1]
+    elif coarse:
+        choices = choices[1:] if walked else choices[:-1]
+    fitting = [t for t in choices if t <= top] or [MIN_DOT]
+    several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
+    single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
+    beside = d in m.grid and any(d in side and len(side) > 1 for side in _sides(m))
+    if beside and size < MIN_DOT:
+        single = [1, top]  # of which a block may have all, beside another axis of the side
+    if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
+        single = [1]  # walked one by one: the product sums over blocks of the others, or of all short ones together
+        fitting = fitting if size > MIN_DOT else [top] * (top > 1)
+    if beside and single and held == 1:  # several of each of a side's axes fill it together
+        single += [t for t in ((4, 8) if coarse else (2, 4, 8)) if t < min(top, MIN_DOT)]
+    return sorted({*single, *fitting})
 
 
 def _sides(m: Model) -> set[tuple[str, ...]]:

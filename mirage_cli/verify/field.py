@@ -611,10 +611,12 @@ class Field:
             flags = np.where((x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
         factors = aligned(factors, x.dims, (*dims, *axes), 1)
         factors = factors.reshape(*factors.shape[: len(dims) + 1], -1)
-        p = columns(factors[..., 0])
-        data = factors[..., 0]
-        for i in range(1, factors.shape[-1]):
-            data = data * factors[..., i] % p
+        p = columns(factors)
+        while (count := factors.shape[-1]) > 1:  # halves of a long axis at once
+            half = count // 2
+            both = factors[..., :half] * factors[..., half : 2 * half] % p
+            factors = np.concatenate([both, factors[..., 2 * half :]], axis=-1) if count % 2 else both
+        data, p = factors[..., 0], p[..., 0]
         taint = taint_over(x.taint, at)
         return finish(dims, (data - self._shift(largest, data.ndim)) % p, x.valid, flags, taint)
 

@@ -303,3 +303,14 @@ def test_sums_of_rows_are_made_beside_an_output_of_the_same_rows() -> None:
     graph = run.assembly.in_order(stored).graph
     assert [t.dims for t in graph.buffers] == [("m",)]
     assert check_equivalence(program, graph, 0).ok
+
+
+def test_a_product_that_is_taken_in_float32_too_lies_in_memory_as_such() -> None:
+    """What PyTorch computes in both types is one value, and as exact as the better of the two."""
+    both = LOGITS.replace("C = max(x, m)", "C = max(dot(float32(I), float32(T), d), m)")
+    program = lower(parse_spec(both).at())
+    run = _Search(decompose(program), H100, Bounds(), True, {})
+    stored = greedy.stored(run, greedy.fused(run, greedy.as_written(run)))
+    graph = run.assembly.in_order(stored).graph
+    assert {t.dtype for t in graph.buffers if t.dims == ("m", "n")} == {"float32"}
+    assert check_equivalence(program, graph, 0).ok

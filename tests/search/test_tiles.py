@@ -321,3 +321,28 @@ def test_all_of_a_short_axis_is_a_block_when_structures_are_ranked(f: int) -> No
     found = tiles.best_schedule(model_of(graph), graph.sizes, H200)
     assert found is not None and found[1].tile("p") >= f
     assert found[0] < 1.2 * best_us(graph, coarse=False)[0]
+
+
+IMAGES = """
+mugraph images float16
+dims b=16 y=28 x=28 c=512 g=32 u=16
+input X f16[b, y, x, c]
+input A f16[c, g, u]
+output O f16[b, y, x, g, u]
+kernel k0 generated b:grid y:grid x:grid c:loop g:grid u:grid
+  X = load X[b, y, x, c]
+  A = load A[c, g, u]
+  O[b, y, x, g, u] = dot(X, A; c)
+  store O[b, y, x, g, u] = O
+"""
+
+
+def test_several_axes_fill_one_side_of_a_product_with_a_few_of_each() -> None:
+    """Of 28 positions along x, 32 are one side; with 4 along y it is 128, and weights are read a fourth as often."""
+    graph = parse_mugraph(IMAGES)
+    m = model_of(graph)
+    found = tiles.choices(m, graph.sizes, H200, [tiles.default_order(m)], coarse=True)
+    us = estimate(m, found.batch, graph.sizes, H200).us
+    blocks = dict(found.schedule(int(us.argmin())).tiles)
+    assert blocks["b"] * blocks["y"] * blocks["x"] >= 64 <= blocks["g"] * blocks["u"]
+    assert us.min() < 25

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from time import process_time
 
 import numpy as np
 import pytest
@@ -233,6 +234,17 @@ def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
     assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), whole)
     empty = F.full(-math.inf, ("a",), (3,), "float")
     assert_same(F.join(empty, whole, largest=True), whole)
+
+
+def test_a_maximum_over_a_long_axis_takes_little_time() -> None:
+    """Tests along axes of which something far is read have dozens of them."""
+    F = Field(7, {"b": (1 << 20) + 1})
+    x = F.draw(("b",), "float")
+    start = process_time()
+    found = F.reduce_extremum(x, ("b",), largest=True)
+    assert process_time() - start < 0.5
+    parts = [Value(x.dims, "field", x.data[..., at]) for at in (slice(None, 1000), slice(1000, None))]
+    assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), found)
 
 
 @pytest.mark.parametrize("largest", [True, False])
