@@ -266,7 +266,7 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels", for one size; `codegen.sized` writes others."""
-    from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
+    from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, starts_of, where_outputs_lie
 
     assert not program.dynamic, "a file of sizes that differ by call"
 
@@ -307,11 +307,12 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
     }
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
-    apart, lies = program.apart(), where_outputs_lie(program)
-    eager = [torch_source(apart, "eager"), *([torch_source(program, "whole")] if lies else [])]
+    apart, lies, evaluated = program.apart(), where_outputs_lie(program), blocks_of(program)
+    starts = starts_of(evaluated)
+    eager = [torch_source(apart, "eager", starts), *([torch_source(program, "whole")] if lies else [])]
     selfcheck = {
         "eager": textwrap.indent("\n\n".join(x.strip() for x in eager), "    "),
-        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise").strip(), "    "),
+        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise", starts).strip(), "    "),
         "whole": "whole" if lies else "eager",
         "lies": "None" if lies is None else f"[{', '.join(f'Lies{x}' for x in lies)}]",
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
@@ -321,7 +322,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
+            [
+                *f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
+                *([tuple_text(f"Block{x}" for x in evaluated.values())] if evaluated else []),
+            ],
             ")",
         ),
     }

@@ -246,6 +246,11 @@ def blocks_of(program: Program) -> Mapping[str, BlockFields]:
     return found
 
 
+def starts_of(blocks: Mapping[str, BlockFields]) -> dict[str, str]:
+    """Of the axes whose positions are named, the argument that says where a block starts."""
+    return {axis: start for axis, (*_, start) in blocks.items() if start}
+
+
 def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The program's outputs in float64: a torch operation for each primitive operator, axes in the program's order."""
     import torch

@@ -337,10 +337,15 @@ class Reference:
         """The outputs of a piece, as float64, by one of the program's functions."""
         return [y.double() for y in in_blocks(function, inputs, self.blocks)]
 
-    def in_pieces(self, inputs: Sequence[torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
-        """The outputs by eager PyTorch, piece by piece, where memory has no room for what it makes on its way."""
-        parts = [in_blocks(self.eager, piece.inputs(inputs), self.blocks) for piece in pieces]
+    def by_eager(self, inputs: Sequence[torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
+        """The outputs by eager PyTorch; piece by piece, where memory has no room for what it makes on its way."""
         cut = pieces[0].cut
+        try:
+            return [*as_tuple(self.eager(*inputs))]
+        except torch.OutOfMemoryError:
+            if cut is None and not self.blocks:
+                raise
+        parts = [in_blocks(self.eager, piece.inputs(inputs), self.blocks) for piece in pieces]
         if cut is None:
             return [*parts[0]]
         return [torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), cut.outputs, strict=True)]
@@ -397,7 +402,7 @@ class Reference:
         exact, rounded = functools.partial(self.exact, inputs), functools.partial(self.rounded, inputs)
         ranged = functools.partial(self.ranged, inputs)
         how = tolerance, overflow_like_eager, terms, cut, None, ranged
-        return judge_outputs(name, outputs, exact, as_tuple(self.eager(*inputs)), rounded, *how)
+        return judge_outputs(name, outputs, exact, self.by_eager(inputs, pieces_of(cut)), rounded, *how)
 
 
 class _Output:
