@@ -355,18 +355,19 @@ class _Writer:
         others = dims_of((*access[:place], *access[place + 1 :]))
         return i.axis not in others and renames(layout[place], i, self.program.sizes)
 
-    def position(self, i: Index, dims: Dims, before: int = 0) -> str:
-        """The positions that an index has, behind so many zeros, for tensors of this layout."""
-        terms = [_times(self.atom(a, dims), c) for a, c in i.terms]
+    def position(self, i: Index, dims: Dims, before: int = 0, named: bool = False) -> str:
+        """The positions that an index has, behind so many zeros, for tensors of this layout. named: among all that the
+        program has; else among those of the inputs."""
+        terms = [_times(self.atom(a, dims, named), c) for a, c in i.terms]
         return " + ".join(terms + [str(i.offset + before)] * bool(i.offset + before or not terms))
 
-    def atom(self, a: Atom, dims: Dims) -> str:
+    def atom(self, a: Atom, dims: Dims, named: bool) -> str:
         match a:
             case str():
-                text = f"torch.arange({self.positions(a)}, device={self.device()})"
+                text = f"torch.arange({self.positions(a) if named else self.size(a)}, device={self.device()})"
                 return self.aligned(_Value(text, (a,), "int"), dims, "int")
             case Quotient() | Remainder():
-                inside = self.position(a.of, dims)
+                inside = self.position(a.of, dims, named=named)
                 inside = f"({inside})" if len(a.of.terms) > 1 or a.of.offset else inside
                 return f"{inside} {'//' if isinstance(a, Quotient) else '%'} {a.by}"
             case Lookup():
@@ -401,7 +402,7 @@ class _Writer:
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         if e.dims and (i := parse_index(e.axes[0])).axis is None:
-            return self.assign(e, self.position(i, e.dims), e.dims)
+            return self.assign(e, self.position(i, e.dims, named=True), e.dims)
         argument = f"{self.positions(e.axes[0])}, device={self.device()}" if e.dims else self.size(e.axes[0])
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
 
@@ -513,7 +514,7 @@ class _Writer:
         return f"{text}[{', '.join(':' if d in have else 'None' for d in tail)}]"
 
     def positions(self, dim: str) -> str:
-        """Those that the inputs have, as `torch.arange` takes them."""
+        """Those that the inputs have among all that the program has, as `torch.arange` takes them."""
         size, start = self.size(dim), self.starts.get(dim)
         return f"{start}, {start} + {size}" if start else size
 

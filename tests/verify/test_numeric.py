@@ -693,9 +693,9 @@ def test_a_single_integer_is_the_largest_where_figures_of_speed_count(drawn: tup
 
 IN_BLOCKS = """
 name: in_blocks
-dims: {{h: 2, r: 3, q: 50, s: 50, d: 4}}
+dims: {{h: 2, r: 3, q: 50, s: 50, d: 4, w: 2}}
 dtype: bfloat16
-inputs: {{Q: [{axes}], K: [s, d], L: [q], T: {{dims: [q], dtype: int32, below: s}}}}
+inputs: {{Q: [{axes}], K: [s, d], L: [q], T: {{dims: [q], dtype: int32, below: s}}, M: [q, w]}}
 program: |
   A = where(index(s) <= index(q) and {mask}, dot(Q, K, d), -100)
   O = dot({value}, K, s) + L * T
@@ -721,7 +721,7 @@ class Largest(TorchDispatchMode):
     [
         ("h, r, q", "index(s) > index(q) - 20", "softmax(A, s)"),
         ("q", "(2 * index(q) + 1) % 3 > 0", "softmax(A, s)"),
-        ("q, r", "index(s) < T", "softmax(A, s)"),
+        ("q, r", "index(s) < T and M[q, s // 25] < index(q)", "softmax(A, s)"),
         ("q, h", "index(q) % 7 > 0", "float8_e4m3fn(softmax(A, s) * index(q))"),
     ],
 )
