@@ -266,7 +266,7 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels", for one size; `codegen.sized` writes others."""
-    from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, starts_of, where_outputs_lie
+    from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
     assert not program.dynamic, "a file of sizes that differ by call"
 
@@ -308,11 +308,11 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     }
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
     apart, lies, evaluated = program.apart(), where_outputs_lie(program), blocks_of(program)
-    starts = starts_of(evaluated)
-    eager = [torch_source(apart, "eager", starts), *([torch_source(program, "whole")] if lies else [])]
+    blocked = [axis for axis, *_ in evaluated]
+    eager = [torch_source(apart, "eager", blocked), *([torch_source(program, "whole")] if lies else [])]
     selfcheck = {
         "eager": textwrap.indent("\n\n".join(x.strip() for x in eager), "    "),
-        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise", starts).strip(), "    "),
+        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise", blocked).strip(), "    "),
         "whole": "whole" if lies else "eager",
         "lies": "None" if lies is None else f"[{', '.join(f'Lies{x}' for x in lies)}]",
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
@@ -324,7 +324,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             "        results = check(",
             [
                 *f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
-                *([tuple_text(f"Block{x}" for x in evaluated.values())] if evaluated else []),
+                *([tuple_text(f"Block{x}" for x in evaluated)] if evaluated else []),
             ],
             ")",
         ),
