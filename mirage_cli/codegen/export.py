@@ -274,14 +274,15 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
 
 def _self_check(program: Program) -> dict[str, str]:
     """The values for the places of `SELF_CHECK`."""
-    from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
+    from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
-    apart, lies = program.apart(), where_outputs_lie(program)
+    apart, lies, evaluated = program.apart(), where_outputs_lie(program), blocks_of(program)
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
-    eager = [torch_source(apart, "eager"), *([torch_source(program, "whole")] if lies else [])]
+    blocked = [axis for axis, *_ in evaluated]
+    eager = [torch_source(apart, "eager", blocked), *([torch_source(program, "whole")] if lies else [])]
     return {
         "eager": textwrap.indent("\n\n".join(x.strip() for x in eager), "    "),
-        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise").strip(), "    "),
+        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise", blocked).strip(), "    "),
         "whole": "whole" if lies else "eager",
         "lies": "None" if lies is None else f"[{', '.join(f'Lies{x}' for x in lies)}]",
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
@@ -291,7 +292,10 @@ def _self_check(program: Program) -> dict[str, str]:
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
+            [
+                *f"run eager stepwise draw_inputs contracted {precision} {tolerance} device cut lies".split(),
+                *([tuple_text(f"Block{x}" for x in evaluated)] if evaluated else []),
+            ],
             ")",
         ),
     }

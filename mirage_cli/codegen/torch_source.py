@@ -51,14 +51,14 @@ from mirage_cli.ir.program import (
 Dims = tuple[str, ...]
 
 
-def torch_source(program: Program, name: str = "reference", starts: Mapping[str, str] | None = None) -> str:
+def torch_source(program: Program, name: str = "reference", blocked: Sequence[str] = ()) -> str:
     """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
 
-    starts: of some axes, an argument that says which of all positions is the first that the inputs have.
+    blocked: axes of which it may be asked for some positions: from `start_AXIS` on, `size_AXIS` many.
     Inputs that the program changes are changed; where nothing else is asked for, it returns None. Outputs are
     contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
     """
-    return _Writer(program, name, starts or {}).text()
+    return _Writer(program, name, blocked).text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class _Value:
 class _Writer:
     """Writes one statement for each equation."""
 
-    def __init__(self, program: Program, name: str, starts: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, name: str, blocked: Sequence[str]) -> None:
         self.program = program
-        self.function, self.starts = name, starts
+        self.function, self.blocked = name, dict.fromkeys(blocked)
         reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *DTYPES}
-        reserved |= {*starts.values()}
+        reserved |= {f"{x}_{d}" for x in ("start", "size") for d in blocked}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -107,13 +107,24 @@ class _Writer:
             )
             for t in program.inputs
         }
+        self.whole = dict(self.values)
         self.statements: list[str] = []
+        for d in blocked:
+            self.statements.append(f"size_{d} = {self.whole_size(d)} if size_{d} is None else size_{d}")
+        for t in program.inputs:
+            text = self.names[t.name]
+            for d in (d for d in t.dims if d in self.blocked):
+                text += f".narrow({t.dims.index(d)}, start_{d}, size_{d})"
+            self.values[t.name] = replace(self.values[t.name], text=text)
 
     def text(self) -> str:
         for e in self.program.eqns:
             self.values[e.out] = self.statement(e)
         results = self.results()
-        parameters = [*(self.names[t.name] for t in self.program.inputs), *(f"{x}=0" for x in self.starts.values())]
+        parameters = [
+            *(self.names[t.name] for t in self.program.inputs),
+            *(f"start_{d}=0, size_{d}=None" for d in self.blocked),
+        ]
         header = f"def {self.function}({', '.join(parameters)}):"
         doc = f'"""{self.program.name} in PyTorch, in the dtype of its floating-point inputs."""'
         body = [doc, *self.preamble(results), *self.statements, f"return {', '.join(results)}".rstrip()]
@@ -295,13 +306,18 @@ class _Writer:
         return replace(self.assign(e, text, x.layout), dtype=name)
 
     def rename(self, e: Eqn) -> _Value:
-        x = self.operand(e.args[0], e.type)
+        x = self.operand(e.args[0], e.type, whole=True)
         access = read_by(x.layout, e.names)
-        if is_whole(access, x.layout, self.program.sizes):
+        inside = self.inside(e.args[0], dims_of(access))
+        if not inside and is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
         if is_view(access):
-            return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), dtype=x.dtype)
-        return replace(self.assign(e, *self.gathered(x, access, e.out)), dtype=x.dtype)
+            return replace(self.assign(e, self.view(x, access, e.out, inside), dims_of(access)), dtype=x.dtype)
+        return replace(self.assign(e, *self.gathered(x, access, e.out, inside)), dtype=x.dtype)
+
+    def inside(self, read: Arg, dims: Iterable[str]) -> frozenset[str]:
+        """Of these axes, those of which a block is read of the whole: of inputs, which are there whole."""
+        return frozenset(self.blocked).intersection(dims) if read in self.whole else frozenset()
 
     def padded(self, x: _Value, access: Access, out: str) -> tuple[str, list[int]]:
         """The tensor, or a copy with zeros around where an access reads beyond; and how many are before each axis."""
@@ -314,38 +330,38 @@ class _Writer:
         self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
         return text, [before for before, _ in beyond]
 
-    def gathered(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+    def gathered(self, x: _Value, access: Access, out: str, inside: frozenset[str]) -> tuple[str, Dims]:
         """The elements at the positions of indices; the last axes as they are, where they are read whole. Where tables
         are looked up, there is no copy with zeros around, of what may be large: what is outside is replaced."""
         if any(i.lookups for i in access):
-            return self.looked(x, access, out)
+            return self.looked(x, access, out, inside)
         text, before = self.padded(x, access, out)
         count = len(access)
-        while count and self.stays(x.layout, access, count - 1):
+        while count and self.stays(x.layout, access, count - 1) and not inside & {*access[count - 1].dims}:
             count -= 1
         dims = dims_of(access[:count])
-        places = [self.position(i, dims, n) for i, n in zip(access[:count], before, strict=False)]
+        places = [self.position(i, dims, n, inside) for i, n in zip(access[:count], before, strict=False)]
         return f"{text}[{', '.join(places)}]", (*dims, *dims_of(access[count:]))
 
-    def looked(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+    def looked(self, x: _Value, access: Access, out: str, inside: frozenset[str]) -> tuple[str, Dims]:
         """The same through tables."""
         count, sizes = len(access), self.program.sizes
-        while count and self.stays(x.layout, access, count - 1):
+        while count and self.stays(x.layout, access, count - 1) and not inside & {*access[count - 1].dims}:
             count -= 1
         dims, rest = dims_of(access[:count]), dims_of(access[count:])
-        places = [self.position(i, dims) for i in access[:count]]
-        inside: list[str] = []
+        places = [self.position(i, dims, inside=inside) for i in access[:count]]
+        bounds: list[str] = []
         for n, (d, i) in enumerate(zip(x.layout, access[:count], strict=False)):
             before, behind = i.leaves(sizes[d], sizes)
             if before or behind:
-                at, end = f"{self.names[out]}_at{n}", self.size(d)
+                at, end = f"{self.names[out]}_at{n}", f"{x.text}.shape[{n}]" if d in self.blocked else self.size(d)
                 self.statements.append(f"{at} = {places[n]}")
-                inside += [f"({at} >= 0)"] * bool(before) + [f"({at} < {end})"] * bool(behind)
+                bounds += [f"({at} >= 0)"] * bool(before) + [f"({at} < {end})"] * bool(behind)
                 places[n] = f"{at}.clamp(0, {end} - 1)"
         text = f"{x.text}[{', '.join(places)}]"
-        if not inside:
+        if not bounds:
             return text, (*dims, *rest)
-        there = " & ".join(inside)
+        there = " & ".join(bounds)
         there = f"({there})[{', '.join(['...', *['None'] * len(rest)])}]" if rest else f"({there})"
         return f"torch.where({there}, {text}, {'False' if x.type == 'bool' else 0})", (*dims, *rest)
 
@@ -355,37 +371,38 @@ class _Writer:
         others = dims_of((*access[:place], *access[place + 1 :]))
         return i.axis not in others and renames(layout[place], i, self.program.sizes)
 
-    def position(self, i: Index, dims: Dims, before: int = 0) -> str:
-        """The positions that an index has, behind so many zeros, for tensors of this layout."""
-        terms = [_times(self.atom(a, dims), c) for a, c in i.terms]
+    def position(self, i: Index, dims: Dims, before: int = 0, inside: Iterable[str] = ()) -> str:
+        """The positions that an index has, behind so many zeros, for tensors of this layout. inside: axes of which a
+        block is read of the whole."""
+        terms = [_times(self.atom(a, dims, inside), c) for a, c in i.terms]
         return " + ".join(terms + [str(i.offset + before)] * bool(i.offset + before or not terms))
 
-    def atom(self, a: Atom, dims: Dims) -> str:
+    def atom(self, a: Atom, dims: Dims, inside: Iterable[str]) -> str:
         match a:
             case str():
-                text = f"torch.arange({self.positions(a)}, device={self.device()})"
+                text = f"torch.arange({self.positions(a) if a in inside else self.size(a)}, device={self.device()})"
                 return self.aligned(_Value(text, (a,), "int"), dims, "int")
             case Quotient() | Remainder():
-                inside = self.position(a.of, dims)
-                inside = f"({inside})" if len(a.of.terms) > 1 or a.of.offset else inside
-                return f"{inside} {'//' if isinstance(a, Quotient) else '%'} {a.by}"
+                text = self.position(a.of, dims, inside=inside)
+                text = f"({text})" if len(a.of.terms) > 1 or a.of.offset else text
+                return f"{text} {'//' if isinstance(a, Quotient) else '%'} {a.by}"
             case Lookup():
                 return self.looked_up(a, dims)
 
     def looked_up(self, a: Lookup, dims: Dims) -> str:
-        table = self.values[a.table]
+        table, inside = self.whole[a.table], self.inside(a.table, dims_of(a.access))
         if table.narrow:  # which is no type of PyTorch's indices
             table = replace(table, text=f"{table.text}.int()", narrow=False)
-        if is_whole(a.access, table.layout, self.program.sizes):
+        if not inside and is_whole(a.access, table.layout, self.program.sizes):
             return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int")
-        return f"{table.text}[{', '.join(self.position(i, dims) for i in a.access)}]"
+        return f"{table.text}[{', '.join(self.position(i, dims, inside=inside) for i in a.access)}]"
 
-    def view(self, x: _Value, access: Access, out: str) -> str:
+    def view(self, x: _Value, access: Access, out: str, inside: frozenset[str]) -> str:
         """The tensor as a strided view of its own memory, or of a copy with zeros around where it reads beyond."""
         dims = dims_of(access)
         both = enumerate(zip(x.layout, access, strict=True))
         own = {i.axis: f"{x.text}.shape[{n}]" for n, (d, i) in both if renames(d, i, self.program.sizes)}
-        sizes = [own.get(d) or self.size(d) for d in dims]
+        sizes = [self.size(d) if d in inside else own.get(d) or self.size(d) for d in dims]
         steps = ["0"] * len(dims)
         text, before = self.padded(x, access, out)
         start = f"{text}.storage_offset()"
@@ -395,13 +412,14 @@ class _Writer:
                 step = _times(f"{text}.stride({n})", c)
                 at = dims.index(d)
                 steps[at] = step if steps[at] == "0" else f"{steps[at]} + {step}"
+                start += f" + {step} * start_{d}" if d in inside else ""
             offset = i.offset + before[n]
             start += f" + {_times(f'{text}.stride({n})', offset)}" if offset else ""
         return f"{text}.as_strided({_tuple(sizes)}, {_tuple(steps)}, {start})"
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         if e.dims and (i := parse_index(e.axes[0])).axis is None:
-            return self.assign(e, self.position(i, e.dims), e.dims)
+            return self.assign(e, self.position(i, e.dims, inside=self.blocked), e.dims)
         argument = f"{self.positions(e.axes[0])}, device={self.device()}" if e.dims else self.size(e.axes[0])
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
 
@@ -482,13 +500,14 @@ class _Writer:
             return self.values[arg].type
         return number_type(arg)
 
-    def operand(self, arg: str | Number, want: Type, dtype: str | None = None) -> _Value:
+    def operand(self, arg: str | Number, want: Type, dtype: str | None = None, whole: bool = False) -> _Value:
         """The argument with the type that the operator computes in: torch would promote integers to float32, multiply
         no matrices of two types, and let a float32 without axes pass for float16. dtype: of floats; None for their own.
+        whole: not only the block that is asked for, where it is an input.
         """
         if not isinstance(arg, str):
             return _Value(_number(arg, want), (), want, scalar=True)
-        value = self.values[arg]
+        value = self.whole.get(arg, self.values[arg]) if whole else self.values[arg]
         dtype = dtype or value.dtype
         if want == "int" and value.narrow:
             return replace(value, text=f"{value.text}.int()", narrow=False)
@@ -513,11 +532,13 @@ class _Writer:
         return f"{text}[{', '.join(':' if d in have else 'None' for d in tail)}]"
 
     def positions(self, dim: str) -> str:
-        """Those that the inputs have, as `torch.arange` takes them."""
-        size, start = self.size(dim), self.starts.get(dim)
-        return f"{start}, {start} + {size}" if start else size
+        """As `torch.arange` takes them, those of the block that is asked for."""
+        return f"start_{dim}, start_{dim} + size_{dim}" if dim in self.blocked else self.size(dim)
 
     def size(self, dim: str) -> str:
+        return f"size_{dim}" if dim in self.blocked else self.whole_size(dim)
+
+    def whole_size(self, dim: str) -> str:
         for t in self.program.inputs:
             if dim in t.dims:
                 return f"{self.names[t.name]}.shape[{t.dims.index(dim)}]"

@@ -37,14 +37,14 @@ def measured_problem(program: Program, seed: int) -> Problem:
     between = [v.dims for name, v in lowered.values().items() if name not in tensors]
     largest = max((math.prod(apart.sizes[d] for d in dims) for dims in between), default=0)
     blocks = blocks_of(program)
-    starts = {axis: start for axis, (*_, start) in blocks.items() if start}
-    forms = [torch_source(apart, starts=starts), torch_source(lowered, "stepwise", starts)]
+    blocked = [axis for axis, *_ in blocks]
+    forms = [torch_source(apart, blocked=blocked), torch_source(lowered, "stepwise", blocked)]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
-    judged = cut, lies, called, program.arguments, largest, program.dtype, tuple(blocks.values())
+    judged = cut, lies, called, program.arguments, largest, program.dtype, blocks
     return Problem(inputs, outputs, source, seed, *judged)
 
 

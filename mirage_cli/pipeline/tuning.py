@@ -105,6 +105,7 @@ def tune_plans(
         problems_at_other_sizes(program, session.options.seed),
         found.as_written,
         session.options.in_model,
+        floor_of(program, session.target),
     )
     return tune(session.means(), task, incumbent)
 

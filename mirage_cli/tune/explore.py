@@ -36,6 +36,8 @@ SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
+BELIEVED = 0.8
+"""What is faster than this part of the floor, or of a kernel below it that is right, is judged before it counts."""
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
@@ -62,8 +64,9 @@ class Explorer:
         self.phases: dict[str, float] = {}
         self.pace = Pace()
         self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
+        self.believed_us = BELIEVED * task.floor_us  # what a kernel may take without being judged first
         for trial in task.known:
-            if trial.mugraph in self.graphs:
+            if trial.mugraph in self.graphs and trial.us >= self.believed_us:
                 self.trials[trial.key] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
@@ -281,8 +284,19 @@ class Explorer:
     def timed(self, t: Trial, timing: Timing | Failure) -> None:
         if isinstance(timing, Failure):
             self.fail(t, str(timing.kind), str(timing))
+        elif problem := self.disbelieved(t, timing):
+            self.timed(t, Failure(FailureKind.WRONG, f"faster than can be: {problem}"))
         else:
             self.keep(Trial(t.mugraph, t.schedule, t.source, timing, pace=self.pace.now))
+
+    def disbelieved(self, t: Trial, timing: Timing) -> str | None:
+        """Why a kernel is wrong that is faster than is believed of one that was not judged."""
+        if timing.median_us >= self.believed_us:
+            return None
+        verdict = self.judge.verdict(t)
+        if verdict.ok:
+            self.believed_us = BELIEVED * timing.median_us
+        return verdict.problem
 
     def fail(self, trial: Trial, reason: str, message: str) -> None:
         self.failures[reason] += 1

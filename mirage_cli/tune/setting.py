@@ -102,18 +102,10 @@ class Case:
         return sum(x.nbytes for some in (self.inputs, *self.results.values()) for x in some)
 
     def eager(self) -> Tensors:
-        """The outputs by eager PyTorch; in pieces, where memory has no room for what it makes on its way."""
+        """The outputs by eager PyTorch."""
         if "eager" not in self.results:
-            self.results["eager"] = self._eager_whole() or self.reference.in_pieces(self.inputs, self.pieces)
+            self.results["eager"] = [y.clone() for y in self.reference.by_eager(self.inputs, self.pieces)]
         return self.results["eager"]
-
-    def _eager_whole(self) -> Tensors | None:
-        try:
-            return [y.clone() for y in yardstick.as_tuple(self.reference.eager(*self.inputs))]
-        except torch.OutOfMemoryError:
-            if len(self.pieces) == 1 and not self.reference.blocks:
-                raise
-            return None
 
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""

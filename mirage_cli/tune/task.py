@@ -38,7 +38,7 @@ class Task:
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
     other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
     terms of the longest contraction there. in_model: whether schedules that overlap in other ways are judged and kept
-    too.
+    too. floor_us: what no kernel is expected to be faster than.
     """
 
     graphs: Mapping[str, MuGraph]
@@ -52,3 +52,4 @@ class Task:
     elsewhere: Sequence[tuple[Problem, int]] = ()
     as_written: str | None = None
     in_model: bool = False
+    floor_us: float = 0.0

@@ -180,8 +180,11 @@ SHARED_BYTES = 1 << 30
 
 def independent_axis(program: Program) -> CutFields | None:
     """The axis to cut a judgement along; None where no axis is independent."""
-    found = _cut_along(program)
-    return None if found is None else (*_places(program, found[0]), program.sizes[found[0]], found[1])
+    if (found := _cut_along(program)) is None:
+        return None
+    axis, position_bytes = found
+    inputs = tuple(t.dims.index(axis) if axis in t.dims else None for t in program.inputs)
+    return inputs, tuple(t.dims.index(axis) for t in program.outputs), program.sizes[axis], position_bytes
 
 
 def _cut_along(program: Program) -> tuple[str, int] | None:
@@ -210,40 +213,34 @@ def _in_all_outputs(program: Program, axis: str) -> bool:
     return bool(program.outputs) and all(axis in t.dims for t in program.outputs)
 
 
-def _places(program: Program, axis: str) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
-    """Where inputs have the axis, and where outputs do, which all have it."""
-    inputs = tuple(t.dims.index(axis) if axis in t.dims else None for t in program.inputs)
-    return inputs, tuple(t.dims.index(axis) for t in program.outputs)
-
-
-BlockFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int, str | None]
+BlockFields = tuple[str, tuple[int, ...], int, int]
 """The fields of a `yardstick.Block`, which needs torch."""
 BLOCK_BYTES = 1 << 30
 """About what the float64 values of one block take."""
 
 
-def blocks_of(program: Program) -> Mapping[str, BlockFields]:
+def blocks_of(program: Program) -> tuple[BlockFields, ...]:
     """The axes to evaluate a piece along in blocks, where one position of the axis that pieces are cut along takes more
-    than a block does: no equation mixes their positions, but masks may name them. First those without which the least
-    is computed."""
+    than a block does. No equation mixes their positions, but masks may name them, and reads of inputs, which are held
+    whole. First those without which the least is computed."""
     lowered, cut = lower(program), _cut_along(program)
-    named = {d for e in lowered.eqns if e.op == "index" and not e.looks_up for d in e.acts_on}
-    mixed = {d for e in lowered.eqns if e.op != "index" or e.looks_up for d in e.acts_on}
+    given = {t.name for t in program.inputs}
+    mixing = (e for e in lowered.eqns if e.op != "index" and not (e.op == "rename" and e.args[0] in given))
+    mixed = {d for e in mixing for d in e.acts_on} | ({cut[0]} if cut else set())
     held = program.sizes | ({cut[0]: 1} if cut else {})
-    values = [v.dims for v in lowered.values().values()]
+    values = [e.dims for e in lowered.eqns]
 
     def bytes_with(axis: str) -> int:
         return sum(8 * math.prod(held[d] for d in dims) for dims in values if axis in dims)
 
-    found: dict[str, BlockFields] = {}
-    given = sorted({d for t in program.inputs for d in t.dims} - mixed)
-    for axis in sorted(given, key=bytes_with, reverse=True):
+    found: list[BlockFields] = []
+    some = [d for d in program.order if d not in mixed and _in_all_outputs(program, d)]
+    for axis in sorted(some, key=bytes_with, reverse=True):
         step = max(1, BLOCK_BYTES * held[axis] // max(1, bytes_with(axis)))
-        if step < held[axis] and _in_all_outputs(program, axis):
+        if step < held[axis]:
             held[axis] = step
-            start = f"start_{axis}" if axis in named else None
-            found[axis] = (*_places(program, axis), program.sizes[axis], step, start)
-    return found
+            found.append((axis, tuple(t.dims.index(axis) for t in program.outputs), program.sizes[axis], step))
+    return tuple(found)
 
 
 def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

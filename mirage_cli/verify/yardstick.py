@@ -69,17 +69,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """An axis along which a program is evaluated a few positions at a time, where a piece takes too much memory.
+    """An axis along which a program is evaluated a few positions at a time, where a piece takes too much memory: its
+    functions take the arguments `start_AXIS` and `size_AXIS`.
 
-    inputs, outputs: where each has the axis; None where an input lacks it. length: of the axis. step: positions at a
-    time. start: the argument of the program's functions that says which position is the first, where that matters.
+    outputs: where each has the axis. length: of the axis. step: positions at a time.
     """
 
-    inputs: tuple[int | None, ...]
+    axis: str
     outputs: tuple[int, ...]
     length: int
     step: int
-    start: str | None = None
 
 
 def in_blocks(
@@ -90,10 +89,8 @@ def in_blocks(
         return as_tuple(function(*inputs))
     (first, *rest), parts = blocks, list[tuple[torch.Tensor, ...]]()
     for at in range(0, first.length, first.step):
-        count = min(first.step, first.length - at)
-        given = [x if i is None else x.narrow(i, at, count) for x, i in zip(inputs, first.inputs, strict=True)]
-        part = functools.partial(function, **{first.start: at}) if first.start else function
-        parts.append(in_blocks(part, given, rest))
+        some = {f"start_{first.axis}": at, f"size_{first.axis}": min(first.step, first.length - at)}
+        parts.append(in_blocks(functools.partial(function, **some), inputs, rest))
     return tuple(torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), first.outputs, strict=True))
 
 
@@ -337,10 +334,15 @@ class Reference:
         """The outputs of a piece, as float64, by one of the program's functions."""
         return [y.double() for y in in_blocks(function, inputs, self.blocks)]
 
-    def in_pieces(self, inputs: Sequence[torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
-        """The outputs by eager PyTorch, piece by piece, where memory has no room for what it makes on its way."""
-        parts = [in_blocks(self.eager, piece.inputs(inputs), self.blocks) for piece in pieces]
+    def by_eager(self, inputs: Sequence[torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
+        """The outputs by eager PyTorch; piece by piece, where memory has no room for what it makes on its way."""
         cut = pieces[0].cut
+        try:
+            return [*as_tuple(self.eager(*inputs))]
+        except torch.OutOfMemoryError:
+            if cut is None and not self.blocks:
+                raise
+        parts = [in_blocks(self.eager, piece.inputs(inputs), self.blocks) for piece in pieces]
         if cut is None:
             return [*parts[0]]
         return [torch.cat(some, axis) for some, axis in zip(zip(*parts, strict=True), cut.outputs, strict=True)]
@@ -397,7 +399,7 @@ class Reference:
         exact, rounded = functools.partial(self.exact, inputs), functools.partial(self.rounded, inputs)
         ranged = functools.partial(self.ranged, inputs)
         how = tolerance, overflow_like_eager, terms, cut, None, ranged
-        return judge_outputs(name, outputs, exact, as_tuple(self.eager(*inputs)), rounded, *how)
+        return judge_outputs(name, outputs, exact, self.by_eager(inputs, pieces_of(cut)), rounded, *how)
 
 
 class _Output:

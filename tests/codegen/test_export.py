@@ -36,6 +36,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Builder, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify import numeric
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.yardstick import as_tuple
 from tests import forked
@@ -356,6 +357,15 @@ def test_a_spec_may_have_any_name(name: str, capsys: pytest.CaptureFixture[str])
     torch.testing.assert_close(f(X=x), x @ x.mT)
     assert f.__name__ == name and getattr(module, f"{name}_graph").__name__ == f"{name}_graph"
     assert module._check_this_file(), capsys.readouterr().out
+
+
+def test_a_file_checks_itself_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one head of attention takes more memory than a GPU has. Its mask has the positions of each block."""
+    monkeypatch.setattr(numeric, "BLOCK_BYTES", 1 << 11)
+    source = export(ALL["causal_attention"])[1]
+    assert load_export(source)._check_this_file()
+    shifted = source.replace("arange(start_q, start_q + ", "arange(0, ")
+    assert source.count("(Block(") == 1 and shifted != source and not load_export(shifted)._check_this_file()
 
 
 def test_torch_compile_finds_a_function_with_the_name_of_a_builtin() -> None:

@@ -264,13 +264,16 @@ def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest
 
 def test_what_eager_has_no_memory_for_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As attention whose scores of all heads are larger than the memory; so is what can be evaluated in blocks."""
-    reference = "import torch\n\ndef reference(x):\n    if len(x) > 1000:\n"
+    reference = "import torch\n\ndef reference(x, start_i=0, size_i=ELEMENTS):\n    x = x[start_i : start_i + size_i]\n"
+    reference = reference.replace("ELEMENTS", str(ELEMENTS)) + "    if len(x) > 1000:\n"
     reference += "        raise torch.OutOfMemoryError('made up')\n    return 2 * x\n"
     monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     whole = Problem((X,), (Y,), reference)
-    axis = (0,), (0,), ELEMENTS
-    for problem in (replace(whole, cut=(*axis, 1)), replace(whole, blocks=((*axis, 1000, None),))):
+    for problem in (
+        replace(whole, cut=((0,), (0,), ELEMENTS, 1)),
+        replace(whole, blocks=(("i", (0,), ELEMENTS, 1000),)),
+    ):
         setting.set_problem(problem)
         assert setting.judge_all(GOOD, STANDARD, anew=False).ok
         assert not setting.judge_all(candidate("wrong", "torch.mul(x, 3, out=y)"), STANDARD, anew=False).ok

@@ -737,6 +737,7 @@ def tune(
     as_written: str | None = None,
     problem: Problem = PROBLEM,
     in_model: bool = False,
+    floor_us: float = 0.0,
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
@@ -757,7 +758,7 @@ def tune(
     compiler: Any = farm or Farm()
     means = Means(worker, compiler, target, emit, lambda *_: None)
     task = Task(named, problem, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere, as_written=as_written)
-    tuned = select.tune(means, replace(task, in_model=in_model), incumbent)
+    tuned = select.tune(means, replace(task, in_model=in_model, floor_us=floor_us), incumbent)
     return tuned, worker
 
 
@@ -784,6 +785,32 @@ def test_what_overlaps_less_is_judged_and_kept_for_models(budget_s: float) -> No
     wrong = tuned.variants[0][0].source
     again, _ = tune(overlapping, of=of, in_model=True, budget_s=budget_s, lucky=lambda source: source == wrong)
     assert [str(t.schedule) for t, _ in again.variants] == found[1:]
+
+
+def test_what_is_faster_than_the_floor_misleads_nobody() -> None:
+    """A kernel that returns at once is wrong: it is judged as it was timed, and no sign of where the best is. Of an
+    earlier run it is timed again."""
+
+    def nothing(g: str, s: Schedule) -> float:
+        return 1.64 if s.kernels["k0"].warps == 16 else bowl(g, s)
+
+    expected = plain()[0].best
+    assert expected is not None and expected.timing is not None
+    at_once = replace(expected.timing, samples_us=(1.64,), alone_samples_us=(1.64,))
+    known = [Trial("g", expected.schedule, "", at_once)]
+    tuned, worker = tune(nothing, floor_us=9.0, known=known, wrong=lambda source: "warps=16" in source)
+    assert tuned.best is not None and tuned.best.us == expected.us
+    fast = [t for t in tuned.trials if "warps=16" in t.source]
+    assert any(t.source in worker.timed for t in fast) and not any(t.timing for t in fast)
+
+
+def test_what_is_right_below_the_floor_is_believed() -> None:
+    """Fewer operations than the program's own may do: one judgement for each that is much faster again."""
+    tuned, worker = tune(floor_us=20.0)
+    assert tuned.best is not None and plain()[0].best is not None
+    assert tuned.best.schedule == plain()[0].best.schedule
+    early = len(worker.judged) - len(plain()[1].judged)
+    assert 1 <= early <= 5
 
 
 @cache
