@@ -22,6 +22,7 @@ from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
+    MOST_REGISTERS,
     WARPGROUP,
     WARPGROUP_ROWS,
     Launch,
@@ -39,8 +40,9 @@ from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-MAX_REGISTERS = 300
-"""Of a thread, as they are estimated."""
+OVERESTIMATE = 1.35
+"""Of the registers that a thread may have, how many it is estimated to take at most. Of 259 kernels of 11 programs that
+were compiled for sm_90, 73 spilled more than 128 bytes: 52 of these are estimated to take more, and 9 of the others."""
 
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
@@ -375,7 +377,8 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "fetched": -fetched_us(x, ahead_bytes),
         "traffic": traffic_us(x, ahead_bytes),
     }
-    fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= MAX_REGISTERS)
+    room = OVERESTIMATE * np.minimum(MOST_REGISTERS, target.regs_per_sm / (32 * batch.warps))
+    fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= room)
     us = np.where(fit, reduce(np.add, parts.values()), np.inf)
     return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread)
 

@@ -24,6 +24,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, multiplied_as, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
+from mirage_cli.search.live import Moment, held_at_once
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
@@ -116,6 +117,7 @@ class Work:
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
+    operands: tuple[tuple[tuple[str, ...], int], ...] = ()  # of products, loaded in front: axes, bytes of an element
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +131,8 @@ class Model:
     segments: tuple[Work, ...]
     stores: tuple[tuple[tuple[str, ...], int], ...]
     accumulators: tuple[tuple[str, ...], ...]
+    moments: tuple[Moment, ...]
+    """What is held in registers at once (`live.held_at_once`)."""
     products: tuple[tuple[str, ...], ...]
     values: tuple[tuple[str, ...], ...]
     """Spaces of values, those that lie within no other."""
@@ -198,7 +202,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     small = _of_bytes(kernel, element_bytes) | tensors
     stored = _stored_types(kernel, element_bytes, tensors)
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
-    for segment in placement.segments:
+    at_once = held_at_once(kernel, placement, element_bytes)
+    for segment, operands in zip(placement.segments, at_once.operands, strict=True):
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
         leaves = {name for x in found for kind, name in x.leaves if kind == "value"}
         steps = [s for s in segment.steps if isinstance(s, Eqn)]
@@ -243,6 +248,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 ),
                 found,
                 tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
+                operands,
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -258,6 +264,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         tuple(s for s in segments if s.loads or s.dots or s.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
+        at_once.moments,
         products,
         widest([*dims.values(), *reduced]),
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),

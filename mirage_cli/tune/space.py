@@ -44,10 +44,6 @@ GROUPS = (1, 4, 8, 16)
 GROUP = 8
 """Of a first schedule of a large product."""
 SPLIT_LIMIT = 256
-REGISTERS_HELD = 0.5
-"""The part of a multiprocessor's registers that the largest value may take in a kernel without products. Of kernels for
-sm_90, those that filled half had 158 to 213 registers a thread, or spilled up to 488 bytes where they reduce many
-short rows; those that filled all spilled, with 8 warps and with 16."""
 CROWDED, MANY_WARPS = 96, 4
 """Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
 Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
@@ -96,8 +92,7 @@ def _best(
 
 def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | None = None) -> list[Schedule]:
     """Up to `count` schedules: for one kernel the cost model's best, then the best with each block size that those
-    before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks that
-    are sure to spill registers are left out.
+    before lack; both with operands swapped too where it has products. The other kernels' best with each.
 
     varied: the name of that kernel; the dearest where there is none.
     """
@@ -110,9 +105,8 @@ def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | No
     varied = varied or dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
-    matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
-    fitting = (s for s in ranked(m, sizes, target) if matrix or _elements_held(m, s, sizes) <= room)
-    for s in _diverse(fitting):
+    matrix = bool(m.matrix_axes(sizes))
+    for s in _diverse(ranked(m, sizes, target)):
         swapped = [replace(s, order=exchanged(m, s.order))] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, target, {varied: variant})
