@@ -92,7 +92,7 @@ class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit), and where they are from.
 
     parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates. spread: the part of the
-    multiprocessors that has any work.
+    multiprocessors that has any work. crowded: registers or shared memory over what there is, whichever is more.
     """
 
     us: Array
@@ -101,11 +101,13 @@ class Estimates:
     limit: Array
     shared_bytes: Array
     spread: Array
+    crowded: Array
 
     def some(self, which: NDArray[np.bool_]) -> Estimates:
         """Those of some schedules."""
         parts, busy = ({name: x[which] for name, x in us.items()} for us in (self.parts, self.busy))
-        return Estimates(self.us[which], parts, busy, self.limit[which], self.shared_bytes[which], self.spread[which])
+        others = (x[which] for x in (self.limit, self.shared_bytes, self.spread, self.crowded))
+        return Estimates(self.us[which], parts, busy, *others)
 
     @staticmethod
     def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
@@ -121,6 +123,7 @@ class Estimates:
             joined(e.limit for e in some),
             joined(e.shared_bytes for e in some),
             joined(e.spread for e in some),
+            joined(e.crowded for e in some),
         )
 
 
@@ -348,7 +351,8 @@ def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:
     found["work"] = longest + target.costs.shown * (times.sum(axis=0) - longest)
     fit = reduce(np.logical_and, (np.isfinite(p.us) for p in parts))
     us = np.where(fit, reduce(np.add, found.values()), np.inf)
-    return Estimates(us, found, busy, times.argmax(axis=0), reduce(np.maximum, (p.shared_bytes for p in parts)), spread)
+    shared, crowded = (reduce(np.maximum, x) for x in zip(*((p.shared_bytes, p.crowded) for p in parts), strict=True))
+    return Estimates(us, found, busy, times.argmax(axis=0), shared, spread, crowded)
 
 
 def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
@@ -378,9 +382,9 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "traffic": traffic_us(x, ahead_bytes),
     }
     room = OVERESTIMATE * np.minimum(MOST_REGISTERS, target.regs_per_sm / (32 * batch.warps))
-    fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= room)
-    us = np.where(fit, reduce(np.add, parts.values()), np.inf)
-    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread)
+    crowded = np.maximum(o.registers / room, o.shared / target.smem_per_block_bytes)
+    us = np.where(fits(largest, accumulated) & (crowded <= 1.0), reduce(np.add, parts.values()), np.inf)
+    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread, crowded)
 
 
 # -- what blocks hold, move and share

@@ -56,6 +56,8 @@ BESIDE_TRIALS = 4
 X·A is in 32 blocks, 109 to 142 where it is in 128, which the cost model holds to be the faster one."""
 BESIDE_SLOWER = 1.001
 """By how much the predicted times of two such schedules must differ for both to be tried."""
+ROOMIER, ROOM_POOL = 0.5, 512
+"""Where a kernel had no room: the part of the way to the least that any of so many schedules holds, which others go."""
 SPARE_REGISTERS = 32
 """Registers that a thread needs at least besides those that hold accumulators."""
 ALL_RELAY = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
@@ -90,19 +92,16 @@ def _best(
     return next(ranked(m, dict(sizes), target, split), None)
 
 
-def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | None = None) -> list[Schedule]:
-    """Up to `count` schedules: for one kernel the cost model's best, then the best with each block size that those
-    before lack; both with operands swapped too where it has products. The other kernels' best with each.
-
-    varied: the name of that kernel; the dearest where there is none.
-    """
+def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
+    """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
+    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
     base = complete(graph, target, {})
     if base is None:
         return []
-    varied = varied or dearest_kernel(graph, base, target)
+    varied = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
     matrix = bool(m.matrix_axes(sizes))
@@ -116,6 +115,24 @@ def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | No
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:
+    """Up to `count` schedules in which a kernel holds a good deal less, in registers and in shared memory, than in one
+    for which there was no room: the best of these with other blocks, and those with twice the warps, each with another
+    block size. The other kernels stay as they are. crowded: the name of the kernel."""
+    m, sizes = models(graph)[crowded], chunk_sizes(graph, schedule)
+    had = predicted(m, schedule.kernels[crowded], sizes, target).crowded[0]
+    some = [*islice(ranked(m, sizes, target), ROOM_POOL)]
+    some += [replace(s, warps=2 * s.warps) for s in some if 2 * s.warps in WARPS]
+    if not some:
+        return []
+    found = cost.estimate(m, Batch.of(m, some, sizes), sizes, target)
+    most = had - ROOMIER * (had - found.crowded.min())
+    us = np.where(found.crowded <= most, found.us, np.inf)
+    fitting = (some[int(i)] for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()])
+    made = (complete(graph, target, {**schedule.kernels, crowded: s}) for s in _diverse(fitting))
+    return [*islice((s for s in made if s is not None), count)]
 
 
 @lru_cache(maxsize=64)

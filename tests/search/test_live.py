@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.batch import Batch, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import Launch, Occupancy, occupancy, segment
 from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.price import predicted
+from mirage_cli.tune.space import roomier
 
 H100 = find_target("h100")
 ATTENTION = (Path(__file__).parents[1] / "golden" / "attention.mugraph").read_text(encoding="utf-8")
@@ -80,3 +82,14 @@ def test_a_thread_of_many_warps_has_fewer_registers() -> None:
     graph = parse_mugraph(POINTS.replace("4096", "16384"))
     s = KernelSchedule((("i", 1),), ("i", "j", "c"), warps=16, stages=1)
     assert of(graph, s).registers[0] < 255 and us(graph, s) == np.inf
+
+
+def test_where_a_kernel_has_no_room_others_of_the_same_plan_hold_less() -> None:
+    """Of the kernel alone that is crowded; the one with the fastest prediction first."""
+    graph = parse_mugraph(POINTS.replace("j:tile", "j:loop").replace("exp_sub(s, m)", "mul(s, s)"))
+    (m,) = models(graph).values()
+    s = Schedule({"k0": KernelSchedule((("i", 64), ("j", 64)), ("i", "j", "c"), warps=4, stages=1)})
+    found = roomier(graph, s, H100, "k0", 4)
+    had, *less = (predicted(m, x.kernels["k0"], graph.sizes, H100) for x in (s, *found))
+    assert len(less) == 4 and all(x.crowded[0] < 0.8 * had.crowded[0] for x in less)
+    assert less[0].us[0] == min(x.us[0] for x in less) < np.inf
