@@ -40,7 +40,7 @@ from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-OVERESTIMATE = 1.35
+OVERESTIMATE = 1.18
 """Of the registers that a thread may have, how many it is estimated to take at most. Of 259 kernels of 11 programs that
 were compiled for sm_90, 73 spilled more than 128 bytes: 52 of these are estimated to take more, and 9 of the others."""
 

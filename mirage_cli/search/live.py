@@ -8,7 +8,7 @@ element in between is not: the compiler has a few elements of it at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mirage_cli.ir.mugraph import Kernel
@@ -21,7 +21,7 @@ WORD_BYTES = 4
 
 
 class Value(NamedTuple):
-    """A value that is held. words: registers of an element. across: the axes behind its own of what it is computed
+    """A value that is held. words: registers of an element, of which one holds two where products alone take them. across: the axes behind its own of what it is computed
     from or with: lanes that share them each hold a copy (a slice of a layout, in Triton)."""
 
     axes: tuple[str, ...]
@@ -41,12 +41,22 @@ class Held(NamedTuple):
     operands: tuple[tuple[tuple[tuple[str, ...], int], ...], ...]
 
 
-def held_at_once(kernel: Kernel, placement: Placement, element_bytes: Mapping[str, int]) -> Held:
-    """element_bytes: of each buffer."""
+def held_at_once(
+    kernel: Kernel,
+    placement: Placement,
+    element_bytes: Mapping[str, int],
+    exact: Collection[str],
+    added: Collection[str],
+) -> Held:
+    """element_bytes: of each buffer. exact: the values whose products are of float32. added: products that the matrix
+    units add to accumulators."""
     loads = {x.out: x for x in kernel.loads}
     stored = {s.value for s in kernel.stores}
     computed = {v for e in kernel.body if e.op != "dot" for v in e.values} | stored
     operands = {v for e in kernel.body if e.op == "dot" for v in e.values if v in loads} - computed
+    products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
+    words = {v: 1.0 for v in kernel.value_dims} | dict.fromkeys(products - {*exact}, 0.5)
+    words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
     moments: dict[Moment, None] = {}
     beside: list[tuple[tuple[tuple[str, ...], int], ...]] = []
     later = [_used(s) for s in placement.segments]
@@ -57,7 +67,10 @@ def held_at_once(kernel: Kernel, placement: Placement, element_bytes: Mapping[st
         beside.append(tuple((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands)))
         spaces = _spaces(kernel, segment)
         for names in _moments(segment, through, behind, set(loads)):
-            values = (_value(kernel, v, spaces, element_bytes) for v in sorted(names - operands))
+            values = (
+                Value(kernel.value_dims[v], words[v], _across(kernel, v, spaces))
+                for v in sorted(names - operands - {*added})
+            )
             moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
         known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
     return Held(_most(moments), tuple(beside))
@@ -98,11 +111,10 @@ def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
     return [tuple(d for d in order if d in space) for space in sums]
 
 
-def _value(kernel: Kernel, name: str, spaces: Iterable[tuple[str, ...]], element_bytes: Mapping[str, int]) -> Value:
+def _across(kernel: Kernel, name: str, spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     axes = kernel.value_dims[name]
-    of_load = next((element_bytes[x.buffer] for x in kernel.loads if x.out == name), WORD_BYTES)
     across = [s[max(map(s.index, axes)) + 1 :] for s in spaces if axes and {*axes} < {*s}]
-    return Value(axes, min(1.0, of_load / WORD_BYTES), max(across, key=len, default=()))
+    return max(across, key=len, default=())
 
 
 def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:

@@ -122,7 +122,7 @@ class Segment(NamedTuple):
 class Occupancy(NamedTuple):
     """What of the GPU is at work.
 
-    shared: bytes of shared memory of a block; registers: of a thread. waves: of blocks. spread: the part of the
+    shared: bytes of shared memory of a block; registers: of a thread, where nothing is spilled. waves: of blocks. spread: the part of the
     multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with most to do takes. alone:
     blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that has a warp.
     """
@@ -211,8 +211,10 @@ def segment(x: Launch, w: Work) -> Segment:
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
     """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
-    registers = fixed + (what is held at once + `held` · the rest of the largest value + `parts` · what is split for
-    TF32) / threads. A product off the matrix units is all that it adds up.
+    taken(n) = fixed + (n + `held` · the part of the largest value beyond n + `parts` · what is split for TF32) / threads.
+    least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once)). A
+    product off the matrix units is all that it adds up. The least counts for how many blocks have room: the compiler
+    computes values again rather than take more.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -222,11 +224,16 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
     product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
     product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
-    most = np.maximum(accumulated + product, held_together(x))
-    in_registers = most + c.held * (largest - np.minimum(largest, product)) + c.parts * split
-    registers = c.fixed_registers + in_registers / (32 * warps)
+
+    def taken(n: Array, product: Array) -> Array:
+        rest = c.held * (largest - np.minimum(largest, product)) + c.parts * split
+        return c.fixed_registers + (n + rest) / (32 * warps)
+
+    least = taken(accumulated + product, product)
+    together = c.kept * held_together(x)
+    registers = np.maximum(least, taken(together, together))
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
-    by_registers = target.regs_per_sm // (np.minimum(registers, MOST_REGISTERS) * 32 * warps)
+    by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
     resident = np.minimum(np.maximum(np.minimum(by_shared, by_registers), 1.0), MAX_RESIDENT)
     slots = target.sms * resident

@@ -202,7 +202,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     small = _of_bytes(kernel, element_bytes) | tensors
     stored = _stored_types(kernel, element_bytes, tensors)
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
-    at_once = held_at_once(kernel, placement, element_bytes)
+    held = {n for loop in placement.loops for n, _ in loop.accumulators}
+    added = _added_to(kernel, held)
+    at_once = held_at_once(kernel, placement, element_bytes, exact, added)
     for segment, operands in zip(placement.segments, at_once.operands, strict=True):
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
         leaves = {name for x in found for kind, name in x.leaves if kind == "value"}
@@ -251,9 +253,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
                 operands,
             )
         )
-    held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
-    added = _added_to(kernel, held)
     products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(

@@ -56,6 +56,9 @@ BESIDE_TRIALS = 4
 X·A is in 32 blocks, 109 to 142 where it is in 128, which the cost model holds to be the faster one."""
 BESIDE_SLOWER = 1.001
 """By how much the predicted times of two such schedules must differ for both to be tried."""
+SURE = 0.95
+"""What a kernel takes of what there is, by the cost model, up to which it is sure to have room. With 256 values for each
+thread, some kernels for sm_90 spilled up to 1,376 bytes, and others nothing."""
 ROOMIER, ROOM_POOL = 0.5, 512
 """Where a kernel had no room: the part of the way to the least that any of so many schedules holds, which others go."""
 SPARE_REGISTERS = 32
@@ -71,13 +74,13 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
-    default warps, best first; those that fit."""
+    default warps, best first; those that fit, and last those that may not."""
     order = default_order(m)
     orders = [order, exchanged(m, order)] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
-    us = cost.estimate(m, found.batch, sizes, target).us
+    e = cost.estimate(m, found.batch, sizes, target)
     seen: set[KernelSchedule] = set()
-    for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()]:
+    for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
         s = found.schedule(int(i))
         if s not in seen:
             seen.add(s)
