@@ -21,8 +21,9 @@ WORD_BYTES = 4
 
 
 class Value(NamedTuple):
-    """A value that is held. words: registers of an element, of which one holds two where products alone take them. across: the axes behind its own of what it is computed
-    from or with: lanes that share them each hold a copy (a slice of a layout, in Triton)."""
+    """A value that is held. words: registers of an element, of which one holds two where products alone take them.
+    across: the axes behind its own of what it is computed from or with: lanes that share them each hold a copy (a slice
+    of a layout, in Triton)."""
 
     axes: tuple[str, ...]
     words: float
@@ -55,7 +56,7 @@ def held_at_once(
     computed = {v for e in kernel.body if e.op != "dot" for v in e.values} | stored
     operands = {v for e in kernel.body if e.op == "dot" for v in e.values if v in loads} - computed
     products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
-    words = {v: 1.0 for v in kernel.value_dims} | dict.fromkeys(products - {*exact}, 0.5)
+    words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
     moments: dict[Moment, None] = {}
     beside: list[tuple[tuple[tuple[str, ...], int], ...]] = []

@@ -122,9 +122,10 @@ class Segment(NamedTuple):
 class Occupancy(NamedTuple):
     """What of the GPU is at work.
 
-    shared: bytes of shared memory of a block; registers: of a thread, where nothing is spilled. waves: of blocks. spread: the part of the
-    multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with most to do takes. alone:
-    blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that has a warp.
+    shared: bytes of shared memory of a block; registers: of a thread, where nothing is spilled. waves: of blocks.
+    spread: the part of the multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with
+    most to do takes. alone: blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that
+    has a warp.
     """
 
     shared: Array
@@ -211,7 +212,7 @@ def segment(x: Launch, w: Work) -> Segment:
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
     """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
-    taken(n) = fixed + (n + `held` · the part of the largest value beyond n + `parts` · what is split for TF32) / threads.
+    taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
     least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once)). A
     product off the matrix units is all that it adds up. The least counts for how many blocks have room: the compiler
     computes values again rather than take more.

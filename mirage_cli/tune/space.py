@@ -57,7 +57,7 @@ X·A is in 32 blocks, 109 to 142 where it is in 128, which the cost model holds 
 BESIDE_SLOWER = 1.001
 """By how much the predicted times of two such schedules must differ for both to be tried."""
 SURE = 0.95
-"""What a kernel takes of what there is, by the cost model, up to which it is sure to have room. With 256 values for each
+"""What a kernel takes of what there is, by the cost model, up to which it is sure to have room. With 256 values of a
 thread, some kernels for sm_90 spilled up to 1,376 bytes, and others nothing."""
 ROOMIER, ROOM_POOL = 0.5, 512
 """Where a kernel had no room: the part of the way to the least that any of so many schedules holds, which others go."""
