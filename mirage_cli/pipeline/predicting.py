@@ -23,12 +23,15 @@ from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
 from mirage_cli.tune.price import bottlenecks
-from mirage_cli.tune.space import first_schedules
+from mirage_cli.tune.space import first_schedules, roomier
 from mirage_cli.verify.rings import mugraph_at, program_at
 
 WRONG = "wrong in the interpreter"
 SPILL_LIMIT_BYTES = 128
 """Local memory of a thread: what a kernel takes that uses more, the cost model cannot say."""
+
+OTHERS = 4
+"""Schedules of a plan that are compiled where the first does not pass."""
 
 
 @dataclass(slots=True)
@@ -215,14 +218,18 @@ def compiled_offline(
     session: Session, p: Plan, problem: Problem
 ) -> Iterator[tuple[Schedule, tuple[KernelResources, ...] | str]]:
     """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the target,
-    or why there are none. Those others are compiled side by side. They differ in the kernel that has too little room,
-    if one has."""
+    or why there are none. Those others are compiled side by side. Where a kernel has too little room, they differ in
+    that one, which holds less."""
     crowded: str | None = None
     for others in (False, True):
         session.progress.doing(f"compiling {p.id} for {session.target.arch}")
         schedules = [p.schedule]
         if others:
-            schedules = first_schedules(p.graph, session.target, 4, crowded)
+            schedules = (
+                roomier(p.graph, p.schedule, session.target, crowded, OTHERS)
+                if crowded
+                else first_schedules(p.graph, session.target, OTHERS)
+            )
             schedules += [p.schedule.by_arithmetic()] * p.schedule.tf32x3
         jobs: list[Candidate] = []
         for i, schedule in enumerate(schedules):

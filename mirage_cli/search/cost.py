@@ -22,6 +22,7 @@ from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
+    MOST_REGISTERS,
     WARPGROUP,
     WARPGROUP_ROWS,
     Launch,
@@ -40,8 +41,9 @@ from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-MAX_REGISTERS = 300
-"""Of a thread, as they are estimated."""
+OVERESTIMATE = 1.18
+"""Of the registers that a thread may have, how many it is estimated to take at most. Of 259 kernels of 11 programs that
+were compiled for sm_90, 73 spilled more than 128 bytes: 52 of these are estimated to take more, and 9 of the others."""
 
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
@@ -91,7 +93,7 @@ class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit), and where they are from.
 
     parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates. spread: the part of the
-    multiprocessors that has any work.
+    multiprocessors that has any work. crowded: registers or shared memory over what there is, whichever is more.
     """
 
     us: Array
@@ -100,11 +102,13 @@ class Estimates:
     limit: Array
     shared_bytes: Array
     spread: Array
+    crowded: Array
 
     def some(self, which: NDArray[np.bool_]) -> Estimates:
         """Those of some schedules."""
         parts, busy = ({name: x[which] for name, x in us.items()} for us in (self.parts, self.busy))
-        return Estimates(self.us[which], parts, busy, self.limit[which], self.shared_bytes[which], self.spread[which])
+        others = (x[which] for x in (self.limit, self.shared_bytes, self.spread, self.crowded))
+        return Estimates(self.us[which], parts, busy, *others)
 
     @staticmethod
     def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
@@ -120,6 +124,7 @@ class Estimates:
             joined(e.limit for e in some),
             joined(e.shared_bytes for e in some),
             joined(e.spread for e in some),
+            joined(e.crowded for e in some),
         )
 
 
@@ -347,7 +352,8 @@ def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:
     found["work"] = longest + target.costs.shown * (times.sum(axis=0) - longest)
     fit = reduce(np.logical_and, (np.isfinite(p.us) for p in parts))
     us = np.where(fit, reduce(np.add, found.values()), np.inf)
-    return Estimates(us, found, busy, times.argmax(axis=0), reduce(np.maximum, (p.shared_bytes for p in parts)), spread)
+    shared, crowded = (reduce(np.maximum, x) for x in zip(*((p.shared_bytes, p.crowded) for p in parts), strict=True))
+    return Estimates(us, found, busy, times.argmax(axis=0), shared, spread, crowded)
 
 
 def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
@@ -376,9 +382,10 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "fetched": -fetched_us(x, ahead_bytes),
         "traffic": traffic_us(x, ahead_bytes),
     }
-    fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= MAX_REGISTERS)
-    us = np.where(fit, reduce(np.add, parts.values()), np.inf)
-    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread)
+    room = OVERESTIMATE * np.minimum(MOST_REGISTERS, target.regs_per_sm / (32 * batch.warps))
+    crowded = np.maximum(o.registers / room, o.shared / target.smem_per_block_bytes)
+    us = np.where(fits(largest, accumulated) & (crowded <= 1.0), reduce(np.add, parts.values()), np.inf)
+    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread, crowded)
 
 
 # -- what blocks hold, move and share

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple  # columns of numpy, or numbers: the same for
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.program import LINE_BYTES
+from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH
 from mirage_cli.search.batch import Array, Batch, elements_of
@@ -27,6 +27,8 @@ OPERAND_BYTES = 2
 """Of an element in shared memory, but of float8."""
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
+MOST_REGISTERS = 255
+"""Of a thread (CUDA C++ Programming Guide)."""
 MAX_IMBALANCE = 2.0
 """How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
 
@@ -122,9 +124,10 @@ class Segment(NamedTuple):
 class Occupancy(NamedTuple):
     """What of the GPU is at work.
 
-    shared: bytes of shared memory of a block; registers: of a thread. waves: of blocks. spread: the part of the
-    multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with most to do takes. alone:
-    blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that has a warp.
+    shared: bytes of shared memory of a block; registers: of a thread, where nothing is spilled. waves: of blocks.
+    spread: the part of the multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with
+    most to do takes. alone: blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that
+    has a warp.
     """
 
     shared: Array
@@ -209,23 +212,31 @@ def segment(x: Launch, w: Work) -> Segment:
 
 
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
-    """shared = the most that a segment with products loads · its depth.
+    """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
-    registers = fixed + (accumulators + the largest product + `held` · the rest of the largest value + `parts` · what is
-    split for TF32) / threads. A product off the matrix units is all that it adds up.
+    taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
+    least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once)). A
+    product off the matrix units is all that it adds up. The least counts for how many blocks have room: the compiler
+    computes values again rather than take more.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
     """
     target, c, warps = x.target, x.target.costs, x.batch.warps
-    shared = reduce(np.maximum, (s.loaded * s.depth for s in segments if s.work.dots), x.zero)
+    shared = reduce(np.maximum, (s.loaded * s.depth + _operand_bytes(x, s) for s in segments if s.work.dots), x.zero)
     split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
     product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
     product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
-    in_registers = accumulated + product + c.held * (largest - np.minimum(largest, product)) + c.parts * split
-    registers = c.fixed_registers + in_registers / (32 * warps)
+
+    def taken(n: Array, product: Array) -> Array:
+        rest = c.held * (largest - np.minimum(largest, product)) + c.parts * split
+        return c.fixed_registers + (n + rest) / (32 * warps)
+
+    least = taken(accumulated + product, product)
+    together = c.kept * held_together(x)
+    registers = np.maximum(least, taken(together, together))
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
-    by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
+    by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
     resident = np.minimum(np.maximum(np.minimum(by_shared, by_registers), 1.0), MAX_RESIDENT)
     slots = target.sms * resident
@@ -236,6 +247,34 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     awake = x.term("warps", np.minimum(1.0, at_once * warps / c.busy_warps), 1.0)
     alone = np.maximum(1.0, np.minimum(x.programs, slots) / target.sms)
     return Occupancy(shared, registers, waves, spread, balance / spread, alone, awake)
+
+
+def _operand_bytes(x: Launch, s: Segment) -> Array:
+    """Of operands that were loaded in front of a segment."""
+    return sum((x.elements[axes] * size for axes, size in s.work.operands), x.zero)
+
+
+def held_together(x: Launch) -> Array:
+    """Elements that are held in registers at once: max over moments of Σ elements · words · copies.
+
+    copies = lanes along the axes behind a value's own, at most all threads: blocks are laid out from the last axis on.
+    """
+    threads = 32 * x.batch.warps
+    most = x.zero
+    for moment in x.m.moments:
+        held = x.zero
+        for v, n in moment:
+            lanes = x.elements[v.across] / (_side_by_side(x, v.across[-1]) if v.across else 1.0)
+            held = held + n * v.words * x.elements[v.axes] * np.clip(lanes, 1.0, threads)
+        most = np.maximum(most, held)
+    return most
+
+
+def _side_by_side(x: Launch, axis: str) -> Array:
+    """Elements along an axis that a thread loads by one instruction."""
+    lines = (y for w in x.m.segments for _, _, _, y, _ in w.blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
+    each = (np.minimum(one_load_bytes(x, y), WIDEST_BYTES) / y.element for y in lines)
+    return reduce(np.maximum, each, x.zero + 1.0)
 
 
 def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
+from mirage_cli.search.live import Moment, held_at_once
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
 
@@ -39,6 +40,7 @@ class Work:
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
+    operands: tuple[tuple[tuple[str, ...], int], ...] = ()  # of products, loaded in front: axes, bytes of an element
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +54,8 @@ class Model:
     segments: tuple[Work, ...]
     stores: tuple[tuple[tuple[str, ...], int], ...]
     accumulators: tuple[tuple[str, ...], ...]
+    moments: tuple[Moment, ...]
+    """What is held in registers at once (`live.held_at_once`)."""
     products: tuple[tuple[str, ...], ...]
     values: tuple[tuple[str, ...], ...]
     """Spaces of values, those that lie within no other."""
@@ -113,10 +117,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     placement, dims, inputs = place(kernel), kernel.value_dims, tuple(inputs)
     known = _Known.of(kernel, element_bytes, exact, inputs)
     halves = known.halves
-    segments = [_segment(known, segment) for segment in placement.segments]
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
     added = _added_to(kernel, held)
+    at_once = held_at_once(kernel, placement, element_bytes, exact, added)
+    pairs = zip(placement.segments, at_once.operands, strict=True)
+    segments = [_segment(known, segment, operands) for segment, operands in pairs]
     sums = (axes for _, summed in segments for axes, _ in summed)
     products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
@@ -128,6 +134,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         tuple(w for w, _ in segments if w.loads or w.dots or w.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
+        at_once.moments,
         products,
         widest([*dims.values(), *reduced]),
         widest([*accumulators, *products, *(axes for w, _ in segments for axes, *_ in w.elementwise)]),
@@ -186,7 +193,9 @@ class _Known:
             yield x.dims, bytes_of(x, self.element_bytes), side_by_side(x, t), lines
 
 
-def _segment(k: _Known, segment: Loop | Straight) -> tuple[Work, list[tuple[Axes, float]]]:
+def _segment(
+    k: _Known, segment: Loop | Straight, operands: tuple[tuple[Axes, int], ...]
+) -> tuple[Work, list[tuple[Axes, float]]]:
     """The work of a segment. Beside it the products whose blocks are summed apart and then added to an accumulator:
     their axes, and operations for an element."""
     loop = segment if isinstance(segment, Loop) else None
@@ -220,6 +229,7 @@ def _segment(k: _Known, segment: Loop | Straight) -> tuple[Work, list[tuple[Axes
         (*elementwise, *((axes, operations, 0, ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
+        operands,
     )
     return work, blocks
 

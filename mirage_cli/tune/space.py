@@ -44,10 +44,6 @@ GROUPS = (1, 4, 8, 16)
 GROUP = 8
 """Of a first schedule of a large product."""
 SPLIT_LIMIT = 256
-REGISTERS_HELD = 0.5
-"""The part of a multiprocessor's registers that the largest value may take in a kernel without products. Of kernels for
-sm_90, those that filled half had 158 to 213 registers a thread, or spilled up to 488 bytes where they reduce many
-short rows; those that filled all spilled, with 8 warps and with 16."""
 CROWDED, MANY_WARPS = 96, 4
 """Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
 Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
@@ -60,6 +56,11 @@ BESIDE_TRIALS = 4
 X·A is in 32 blocks, 109 to 142 where it is in 128, which the cost model holds to be the faster one."""
 BESIDE_SLOWER = 1.001
 """By how much the predicted times of two such schedules must differ for both to be tried."""
+SURE = 0.95
+"""What a kernel takes of what there is, by the cost model, up to which it is sure to have room. With 256 values of a
+thread, some kernels for sm_90 spilled up to 1,376 bytes, and others nothing."""
+ROOMIER, ROOM_POOL = 0.5, 512
+"""Where a kernel had no room: the part of the way to the least that any of so many schedules holds, which others go."""
 SPARE_REGISTERS = 32
 """Registers that a thread needs at least besides those that hold accumulators."""
 ALL_RELAY = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
@@ -73,13 +74,13 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
-    default warps, best first; those that fit."""
+    default warps, best first; those that fit, and last those that may not."""
     order = default_order(m)
     orders = [order, exchanged(m, order)] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
-    us = cost.estimate(m, found.batch, sizes, target).us
+    e = cost.estimate(m, found.batch, sizes, target)
     seen: set[KernelSchedule] = set()
-    for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()]:
+    for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
         s = found.schedule(int(i))
         if s not in seen:
             seen.add(s)
@@ -94,25 +95,20 @@ def _best(
     return next(ranked(m, dict(sizes), target, split), None)
 
 
-def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | None = None) -> list[Schedule]:
-    """Up to `count` schedules: for one kernel the cost model's best, then the best with each block size that those
-    before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks that
-    are sure to spill registers are left out.
-
-    varied: the name of that kernel; the dearest where there is none.
-    """
+def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
+    """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
+    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
     base = complete(graph, target, {})
     if base is None:
         return []
-    varied = varied or dearest_kernel(graph, base, target)
+    varied = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
-    matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
-    fitting = (s for s in ranked(m, sizes, target) if matrix or _elements_held(m, s, sizes) <= room)
-    for s in _diverse(fitting):
+    matrix = bool(m.matrix_axes(sizes))
+    for s in _diverse(ranked(m, sizes, target)):
         swapped = [replace(s, order=exchanged(m, s.order))] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, target, {varied: variant})
@@ -122,6 +118,24 @@ def first_schedules(graph: MuGraph, target: Target, count: int, varied: str | No
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:
+    """Up to `count` schedules in which a kernel holds a good deal less, in registers and in shared memory, than in one
+    for which there was no room: the best of these with other blocks, and those with twice the warps, each with another
+    block size. The other kernels stay as they are. crowded: the name of the kernel."""
+    m, sizes = models(graph)[crowded], chunk_sizes(graph, schedule)
+    had = predicted(m, schedule.kernels[crowded], sizes, target).crowded[0]
+    some = [*islice(ranked(m, sizes, target), ROOM_POOL)]
+    some += [replace(s, warps=2 * s.warps) for s in some if 2 * s.warps in WARPS]
+    if not some:
+        return []
+    found = cost.estimate(m, Batch.of(m, some, sizes), sizes, target)
+    most = had - ROOMIER * (had - found.crowded.min())
+    us = np.where(found.crowded <= most, found.us, np.inf)
+    fitting = (some[int(i)] for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()])
+    made = (complete(graph, target, {**schedule.kernels, crowded: s}) for s in _diverse(fitting))
+    return [*islice((s for s in made if s is not None), count)]
 
 
 @lru_cache(maxsize=64)

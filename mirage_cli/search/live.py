@@ -1,0 +1,124 @@
+"""What a program instance holds at once: values in registers, and operands of products in shared memory.
+
+A block is loaded as a whole. A sum or a product is computed as a whole, so what is used behind it is held while it is
+computed. What a loop reads that was made in front of it is held throughout the loop. What is computed element by
+element in between is not: the compiler has a few elements of it at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import Loop, Placement, Straight
+from mirage_cli.ir.program import Eqn
+
+WORD_BYTES = 4
+"""Of a register."""
+
+
+class Value(NamedTuple):
+    """A value that is held. words: registers of an element, of which one holds two where products alone take them.
+    across: the axes behind its own of what it is computed from or with: lanes that share them each hold a copy (a slice
+    of a layout, in Triton)."""
+
+    axes: tuple[str, ...]
+    words: float
+    across: tuple[str, ...]
+
+
+Moment = tuple[tuple[Value, int], ...]
+"""The values that are held at a time, and how many there are alike."""
+
+
+class Held(NamedTuple):
+    """moments: of a kernel, those at which most is held. operands: for each segment, the loads in front of it that only
+    products take, which lie in shared memory: axes and bytes of an element."""
+
+    moments: tuple[Moment, ...]
+    operands: tuple[tuple[tuple[tuple[str, ...], int], ...], ...]
+
+
+def held_at_once(
+    kernel: Kernel,
+    placement: Placement,
+    element_bytes: Mapping[str, int],
+    exact: Collection[str],
+    added: Collection[str],
+) -> Held:
+    """element_bytes: of each buffer. exact: the values whose products are of float32. added: products that the matrix
+    units add to accumulators."""
+    loads = {x.out: x for x in kernel.loads}
+    stored = {s.value for s in kernel.stores}
+    computed = {v for e in kernel.body if e.op != "dot" for v in e.values} | stored
+    operands = {v for e in kernel.body if e.op == "dot" for v in e.values if v in loads} - computed
+    products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
+    words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
+    words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
+    moments: dict[Moment, None] = {}
+    beside: list[tuple[tuple[tuple[str, ...], int], ...]] = []
+    later = [_used(s) for s in placement.segments]
+    known = set[str]()
+    for i, segment in enumerate(placement.segments):
+        behind = set[str]().union(*later[i + 1 :])
+        through = {v for v in known - {s.out for s in segment.steps} if v in later[i] or v in behind}
+        beside.append(tuple((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands)))
+        spaces = _spaces(kernel, segment)
+        for names in _moments(segment, through, behind, set(loads)):
+            values = (
+                Value(kernel.value_dims[v], words[v], _across(kernel, v, spaces))
+                for v in sorted(names - operands - {*added})
+            )
+            moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
+        known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
+    return Held(_most(moments), tuple(beside))
+
+
+def _used(segment: Straight | Loop) -> set[str]:
+    return {v for s in segment.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in segment.stores}
+
+
+def _moments(segment: Straight | Loop, through: set[str], behind: set[str], loads: set[str]) -> Iterator[set[str]]:
+    """The names that are held when something is loaded, while each sum or product is computed, and at the end. through:
+    made in front of the segment, and used in it or behind it. behind: what later segments use."""
+    loop = isinstance(segment, Loop)
+    accumulators = {n for n, _ in segment.accumulators} if loop else set[str]()
+    eqns = [s for s in segment.steps if isinstance(s, Eqn)]
+    here = {s.out for s in segment.steps}
+    made = set[str]()
+    yield from ({v} | through if loop else {v} for v in sorted(loads & here))
+    for i, e in enumerate(eqns):
+        made |= {*e.values} & loads & here  # loaded where it is first used
+        if OPS[e.op].kind in ("reduction", "contraction"):
+            after = {v for x in eqns[i + 1 :] for v in x.values} | {s.value for s in segment.stores}
+            after |= set[str]() if loop else behind
+            taken = {*e.values} if e.op == "dot" else set[str]()
+            yield (through if loop else through & (after | taken)) | (made & (after | taken)) | accumulators | {e.out}
+        made.add(e.out)
+    yield (through if loop else through & behind) | accumulators
+
+
+def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
+    """The axes over which a segment sums, in their order in blocks; none where it multiplies: a layout of the matrix
+    units has few copies."""
+    order = [d for d, _ in kernel.roles]
+    eqns = [s for s in segment.steps if isinstance(s, Eqn)]
+    if any(e.op == "dot" for e in eqns):
+        return []
+    sums = ({*kernel.value_dims[e.out], *e.axes} for e in eqns if OPS[e.op].kind == "reduction")
+    return [tuple(d for d in order if d in space) for space in sums]
+
+
+def _across(kernel: Kernel, name: str, spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    axes = kernel.value_dims[name]
+    across = [s[max(map(s.index, axes)) + 1 :] for s in spaces if axes and {*axes} < {*s}]
+    return max(across, key=len, default=())
+
+
+def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:
+    """Those that are not a part of another."""
+    counts = [Counter(dict(m)) for m in moments]
+    return tuple(tuple(c.items()) for c in counts if not any(c < other for other in counts))

@@ -1,0 +1,95 @@
+"""What program instances hold at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.batch import Batch, held
+from mirage_cli.search.cost import estimate
+from mirage_cli.search.occupancy import Launch, Occupancy, occupancy, segment
+from mirage_cli.search.work import models
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.price import predicted
+from mirage_cli.tune.space import roomier
+
+H100 = find_target("h100")
+ATTENTION = (Path(__file__).parents[1] / "golden" / "attention.mugraph").read_text(encoding="utf-8")
+POINTS = """
+mugraph points float32
+dims i=4096 j=4096 c=3
+input X f32[i, c]
+input Y f32[j, c]
+input G f32[j]
+output O f32[i]
+kernel k0 generated i:grid j:tile c:tile
+  X = load X[i, c]
+  Y = load Y[j, c]
+  G = load G[j]
+  d[i, j, c] = sub(X, Y)
+  e[i, j, c] = mul(d, d)
+  r[i, j] = sum(e; c)
+  s[i, j] = mul(G, r)
+  m[i] = max(s; j)
+  p[i, j] = exp_sub(s, m)
+  O[i] = sum(p; j)
+  store O[i] = O
+"""
+
+
+def of(graph: MuGraph, s: KernelSchedule) -> Occupancy:
+    (m,) = models(graph).values()
+    x = Launch.of(m, Batch.of(m, [s], graph.sizes), graph.sizes, H100, ())
+    return occupancy(x, [segment(x, w) for w in m.segments], *held(m, x.batch.block, x.zero))
+
+
+def us(graph: MuGraph, s: KernelSchedule) -> float:
+    (m,) = models(graph).values()
+    return float(estimate(m, Batch.of(m, [s], graph.sizes), graph.sizes, H100).us[0])
+
+
+def test_an_operand_that_is_loaded_in_front_of_the_loop_takes_shared_memory() -> None:
+    """Q of attention, beside the stages of K and V. Triton needs as much of kernels for sm_90."""
+    graph = parse_mugraph(ATTENTION)
+    s = KernelSchedule((("h", 1), ("q", 128), ("s", 64)), ("h", "q", "d", "s", "e"), warps=4, stages=3)
+    assert of(graph, s).shared[0] == 2 * (3 * (64 * 64 + 64 * 32) + 128 * 64)
+    wide = graph.resized({**graph.sizes, "d": 512})
+    assert np.isfinite(us(wide, replace(s, stages=2, tiles=(("h", 1), ("q", 64), ("s", 32)))))
+    assert us(wide, replace(s, stages=2)) == np.inf  # 204,800 bytes without Q
+
+
+def test_what_is_used_behind_a_sum_is_held_beside_it() -> None:
+    """s, while its maximum is computed. A block of 4,096 takes 16 registers of 256 threads, once for each of the four
+    lanes along c that share it."""
+    graph = parse_mugraph(POINTS)
+    (m,) = models(graph).values()
+    most = {tuple((v.axes, v.across, n) for v, n in moment) for moment in m.moments}
+    whole = (("i", "j"), ("c",), 1)
+    assert any(whole in moment and (("i",), ("j", "c"), 1) in moment for moment in most)
+    s = KernelSchedule((("i", 1),), ("i", "j", "c"), warps=8, stages=1)
+    few = replace(s, warps=1)
+    assert of(graph, s).registers[0] > 60 + 0.9 * 16 * 4 and np.isfinite(us(graph, s))
+    assert us(graph, few) == np.inf
+
+
+def test_a_thread_of_many_warps_has_fewer_registers() -> None:
+    """16 warps have 128 each."""
+    graph = parse_mugraph(POINTS.replace("4096", "16384"))
+    s = KernelSchedule((("i", 1),), ("i", "j", "c"), warps=16, stages=1)
+    assert of(graph, s).registers[0] < 255 and us(graph, s) == np.inf
+
+
+def test_where_a_kernel_has_no_room_others_of_the_same_plan_hold_less() -> None:
+    """Of the kernel alone that is crowded; the one with the fastest prediction first."""
+    graph = parse_mugraph(POINTS.replace("j:tile", "j:loop").replace("exp_sub(s, m)", "mul(s, s)"))
+    (m,) = models(graph).values()
+    s = Schedule({"k0": KernelSchedule((("i", 64), ("j", 64)), ("i", "j", "c"), warps=4, stages=1)})
+    found = roomier(graph, s, H100, "k0", 4)
+    had, *less = (predicted(m, x.kernels["k0"], graph.sizes, H100) for x in (s, *found))
+    assert len(less) == 4 and all(x.crowded[0] < 0.8 * had.crowded[0] for x in less)
+    assert less[0].us[0] == min(x.us[0] for x in less) < np.inf
