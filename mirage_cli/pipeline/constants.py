@@ -59,16 +59,18 @@ def is_device(x: Any) -> bool:
 def folded(model: torch.fx.GraphModule) -> None:
     """Makes numbers and positions as such. What operators that are not known make of numbers alone is put among the
     tensors that the model holds."""
-    for n, made in worked_out(model).items():
-        if not supported(n):
-            instead = held(model, n, made)
-        elif n.all_input_nodes and not row_of(n).moves and not made.is_floating_point() and not made.is_complex():
-            instead = counted(model.graph, n, made)
-        else:
-            continue
-        if instead is not None:
-            n.replace_all_uses_with(instead)
-            model.graph.erase_node(n)
+    values = worked_out(model)
+    with unset_fake_temporarily(), torch.no_grad():
+        for n, made in values.items():
+            if not supported(n):
+                instead = held(model, n, made)
+            elif n.all_input_nodes and not row_of(n).moves and not made.is_floating_point() and not made.is_complex():
+                instead = counted(model.graph, n, made)
+            else:
+                continue
+            if instead is not None:
+                n.replace_all_uses_with(instead)
+                model.graph.erase_node(n)
 
 
 def held(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:
