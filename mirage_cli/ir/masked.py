@@ -27,7 +27,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, Arg, Eqn, Program, Tensor, below,
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 MOST_LINES = 1 << 20
-"""So many lines of places are looked at; where there are more, as many that lie evenly among them."""
+"""So many lines of places are looked at; where there are more, as many that are drawn."""
 
 MOST_CONDITIONS = 8
 """Comparisons of which each may hold anywhere that another does make 256 regions."""

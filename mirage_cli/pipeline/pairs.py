@@ -149,7 +149,6 @@ class Pairs:
     def each(self, n: Any) -> Pair:
         """A linear operator, of each part."""
         own = {x: self.of(x, n) for x in n.all_input_nodes if types(x)}
-
         if row_of(n).joins:
             own |= {x: self.of(x, n) for x in n.all_input_nodes}
 
