@@ -42,6 +42,11 @@ class Work:
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
     operands: tuple[tuple[tuple[str, ...], int], ...] = ()  # of products, loaded in front: axes, bytes of an element
 
+    @property
+    def by_data(self) -> bool:
+        """Whether integers that are loaded say how far its loop goes."""
+        return any(kind == "value" for limit in self.limits for kind, _ in limit.leaves)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
