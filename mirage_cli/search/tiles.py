@@ -69,7 +69,8 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
         choices = choices[1:] if walked else choices[:-1]
     fitting = [t for t in choices if t <= top] or [MIN_DOT]
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
-    single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
+    batched = any(d in p.batch for w in m.segments for p, _ in w.dots)  # beside another product, of which it is a row
+    single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
     beside = d in m.grid and any(d in side and len(side) > 1 for side in _sides(m))
     if beside and size < MIN_DOT:
         single = [1, top]  # of which a block may have all, beside another axis of the side
