@@ -224,6 +224,7 @@ class _Search:
         total = 0.0
         element_bytes = self.storage.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
+            kernel = self.storage.with_all_stores(kernel, element_bytes)
             alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
             try:
                 best = self.priced[alike]

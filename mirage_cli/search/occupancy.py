@@ -105,14 +105,15 @@ class Multiplied(NamedTuple):
 class Segment(NamedTuple):
     """A segment of the kernel: in front of its loops, a loop, or behind them.
 
-    trips: iterations of a program instance in the mean; longest: of that with the most; runs: of all. loaded: bytes
-    that an iteration loads; fetched: what the L2 serves for them. multiplies: whether the matrix units do. depth:
-    iterations whose loads are in flight.
+    trips: iterations of a program instance in the mean; longest: of that with the most; in_work: the part of the
+    instances that have any; runs: of all. loaded: bytes that an iteration loads; fetched: what the L2 serves for them.
+    multiplies: whether the matrix units do. depth: iterations whose loads are in flight.
     """
 
     work: Work
     trips: Array
     longest: Array
+    in_work: Array
     runs: Array
     loaded: Array
     fetched: Array
@@ -188,15 +189,19 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
 
 
 def segment(x: Launch, w: Work) -> Segment:
-    """trips = Π tiles of the loop's axes · the part of them that masks leave; longest = the same · the most they leave.
+    """trips = Π tiles of the loop's axes · the part of them that masks leave, one of all chunks at least; longest = the
+    same · the most they leave of a chunk.
 
     depth = stages where the matrix units multiply, else 1: only such loops are pipelined.
     """
     trips = longest = elements_of(x.tiles, w.loop) + x.zero
+    in_work = x.zero + 1.0
     if w.limits:
-        mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-        trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
-        longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
+        found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+        chunks = x.batch.split if x.m.split in w.loop else in_work
+        in_work = np.array([found.in_work(int(n)) for n in np.broadcast_to(chunks, x.zero.shape)])
+        trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
+        longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
     moved = [
         (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.element_bytes) if b.axes else 1.0)
         for b in w.blocks
@@ -208,7 +213,7 @@ def segment(x: Launch, w: Work) -> Segment:
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
-    return Segment(w, trips, longest, x.programs * trips, loaded, fetched, products, multiplies, depth)
+    return Segment(w, trips, longest, in_work, x.programs * trips, loaded, fetched, products, multiplies, depth)
 
 
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:

@@ -166,10 +166,22 @@ outputs: {A: {dims: [m, k], dtype: float32}, B: [m, k], Q: [m, k], S: {dims: [m]
 """
 
 
-def test_outputs_are_priced_in_their_own_types_and_each_of_one_value() -> None:
+TURNED = """
+name: turned
+dims: {m: 1000, n: 900}
+inputs: {X: [m, n]}
+program: |
+  Q = silu(X)
+  T = Q
+outputs: {Q: [m, n], T: {dims: [n, m], dtype: float32}}
+"""
+
+
+@pytest.mark.parametrize("spec", [OUTPUTS, TURNED], ids=["types", "orders"])
+def test_outputs_are_priced_in_their_own_types_and_orders_and_each_of_one_value(spec: str) -> None:
     """A kernel's price in the search is what the cost model says of its text."""
     target = find_target("h100")
-    for plan in generator.search(lower(parse_spec(OUTPUTS).at()), target).candidates:
+    for plan in generator.search(lower(parse_spec(spec).at()), target).candidates:
         kernels = [float(e.us[0]) for e in estimates(plan.graph, plan.schedule, target).values()]
         gaps = target.costs.gap_us * (len(kernels) - 1)
         assert plan.predicted_us == pytest.approx(sum(kernels) + gaps)
