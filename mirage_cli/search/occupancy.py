@@ -203,8 +203,8 @@ def segment(x: Launch, w: Work) -> Segment:
         trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
     moved = [
-        (n * x.elements[axes] * size, used(x, run, lines, size) if axes else 1.0)
-        for axes, size, run, lines, n in w.blocks
+        (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.element_bytes) if b.axes else 1.0)
+        for b in w.blocks
     ]
     loaded = sum((each for each, _ in moved), x.zero)
     fetched = sum((each / used for each, used in moved), x.zero)
@@ -256,7 +256,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
 def _operand_bytes(x: Launch, s: Segment) -> Array:
     """Of operands that were loaded in front of a segment."""
-    return sum((x.elements[axes] * size for axes, size in s.work.operands), x.zero)
+    return sum((x.elements[o.axes] * o.element_bytes for o in s.work.operands), x.zero)
 
 
 def held_together(x: Launch) -> Array:
@@ -277,7 +277,8 @@ def held_together(x: Launch) -> Array:
 
 def _side_by_side(x: Launch, axis: str) -> Array:
     """Elements along an axis that a thread loads by one instruction."""
-    lines = (y for w in x.m.segments for _, _, _, y, _ in w.blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
+    blocks = (b.lines for w in x.m.segments for b in w.blocks)
+    lines = (y for y in blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
     each = (np.minimum(one_load_bytes(x, y), WIDEST_BYTES) / y.element for y in lines)
     return reduce(np.maximum, each, x.zero + 1.0)
 

@@ -176,8 +176,8 @@ def choices(
 
 def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
     """Whether masks alone keep a product's loads from what one instruction may load: boxes have none."""
-    blocks = (x for w in m.segments if w.dots and w.loop for x in w.blocks)
-    rows = (sizes[a] * size for _, size, _, lines, _ in blocks if lines for a in lines.aligned_axes(sizes))
+    blocks = (b for w in m.segments if w.dots and w.loop for b in w.blocks)
+    rows = (sizes[a] * b.element_bytes for b in blocks if b.lines for a in b.lines.aligned_axes(sizes))
     return any(row % WIDEST_BYTES for row in rows)
 
 

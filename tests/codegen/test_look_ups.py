@@ -8,7 +8,7 @@ import pytest
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.check import check
-from mirage_cli.codegen.export import launch_sizes
+from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
