@@ -27,7 +27,7 @@ from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
-from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.outlining import inlined, replace_call
 from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
@@ -94,7 +94,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, LEAST_S, [r.times for r in found.regions]) if tune else kernels.known(graphs)
+        made = kernels.of(graphs, [r.times for r in found.regions]) if tune else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
         several = [gain_of(r, k) for r, k in known if served(model, r)]

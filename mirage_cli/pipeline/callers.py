@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported
 
 from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
+from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
@@ -226,13 +227,10 @@ class Kernels:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def of(
-        self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0, calls: Sequence[int] = ()
-    ) -> list[Kernel | NoKernelError]:
+    def of(self, graphs: Sequence[spec_graph.Graph], calls: Sequence[int] = ()) -> list[Kernel | NoKernelError]:
         """The best kernel of each graph, or why there is none. Equal graphs are searched once.
 
-        least_s: of search and tuning for each, whatever the budget is. calls: how often each is called, where that
-        differs: the budget goes where most may be gained.
+        calls: how often each is called, where that differs: the budget goes where most may be gained.
         """
         from mirage_cli.pipeline.budgets import optimize_together
 
@@ -243,7 +241,7 @@ class Kernels:
             times[x.text] += n
         programs = [(p, text) for text, x in distinct.items() for p in x.programs]
         each = [times[text] for _, text in programs]
-        found = optimize_together(self.session, programs, each, self.options.budget_s, least_s)
+        found = optimize_together(self.session, programs, each, self.options.budget_s)
         problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
         made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
         return [made[x.text] for x in standing]
@@ -277,8 +275,7 @@ class Kernels:
         if not isinstance(result, Result):
             return str(getattr(result, "problem", "the search failed"))
         if result.best is None:
-            refused = result.tuning.rejected[0].problem if result.tuning and result.tuning.rejected else None
-            return refused or f"nothing was timed in {self.session.options.budget_s:.0f} s"
+            return why_none(result)
         return ""
 
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
@@ -307,6 +304,22 @@ class Kernels:
         except StoredKernelError as error:
             return NoKernelError(program.name, str(error))
         return Kernel(program, claimed(self.store, best.result), source, canonical_text(written.graph))
+
+
+def why_none(result: Result) -> str:
+    """Why a search has found no kernel, by the first thing that stood in the way."""
+    search, tuning = result.search, result.tuning
+    if not search.verified:
+        late = search.pruned.get(UNVERIFIED, 0)
+        refused = "; ".join(result.rejections[:1])
+        why = f"{late} could not be verified in time" if late else refused or "none was found"
+        return f"there is no verified plan: {why}, after {search.seconds:.0f} s"
+    if refused := [x.problem for x in (*result.lost, *(tuning.rejected if tuning else ())) if x.problem]:
+        return f"no kernel is right: {refused[0]}"
+    failures = tuning.failures if tuning else result.dropped
+    failed = ", ".join(f"{n} by {why}" for why, n in sorted(failures.items()))
+    took = f" in {tuning.seconds:.0f} s" if tuning else ""
+    return f"none of {search.verified} verified plans has a kernel{took}: {failed or 'none was compiled in time'}"
 
 
 class Graph(spec_graph.Graph):

@@ -35,10 +35,8 @@ from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
 from mirage_cli.store.store import Store
 
-LEAST_S = 5.0
-"""Of search and tuning for one region, however many there are."""
-IN_MODEL, IN_MODEL_LEAST_S = 0.15, 3.0
-"""The part of a budget, and at least so many seconds, in which kernels are chosen for how fast the whole model is."""
+IN_MODEL = 0.15
+"""The part of a budget in which kernels are chosen for how fast the whole model is."""
 WHOLE_S = 20.0
 """What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
 OPERATOR_S = 0.02
@@ -153,7 +151,7 @@ def optimize(
     in_model = sum(r.times for r in found.regions) > 1
     tuning_s = budget * (1 - IN_MODEL) if in_model else budget
     with Kernels(target, budget=tuning_s, seed=seed, workers=workers, db=db, in_model=in_model) as kernels:
-        made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
+        made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
         measures = kernels.measures
     model, original = found.model, with_own_graph(found.model)
     with Store(kernels.path) as store:
@@ -169,9 +167,8 @@ def optimize(
             for other in left:
                 other.compile(dynamic=dynamic is not None)
             if in_model:
-                within_s = max(IN_MODEL * budget, IN_MODEL_LEAST_S)
                 with unchanged(original, example_inputs):
-                    used |= fastest_within(model, example_inputs, used, figures, within_s, say)
+                    used |= fastest_within(model, example_inputs, used, figures, IN_MODEL * budget, say)
             if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
                 return as_exported(
                     Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs

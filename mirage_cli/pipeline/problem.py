@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from mirage_cli.ir.derived import lower
@@ -33,9 +32,6 @@ def measured_problem(program: Program, seed: int) -> Problem:
 
     apart = program.apart()
     lowered = lower(apart)
-    tensors = {t.name for t in (*lowered.inputs, *lowered.outputs)}
-    between = [v.dims for name, v in lowered.values().items() if name not in tensors]
-    largest = max((math.prod(apart.sizes[d] for d in dims) for dims in between), default=0)
     blocks = blocks_of(program)
     blocked = [axis for axis, *_ in blocks]
     forms = [torch_source(apart, blocked=blocked), torch_source(lowered, "stepwise", blocked)]
@@ -44,7 +40,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
-    judged = cut, lies, called, program.arguments, largest, program.dtype, blocks
+    judged = cut, lies, called, program.arguments, program.dtype, blocks
     return Problem(inputs, outputs, source, seed, *judged)
 
 

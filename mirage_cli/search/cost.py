@@ -270,7 +270,7 @@ def lengths(x: Launch, segments: Sequence[Segment]) -> Array:
     loops data end: beside the longest, which may start last, others have ended."""
     total = x.zero + 1.0
     for s in segments:
-        if any(kind == "value" for limit in s.work.limits for kind, _ in limit.leaves):
+        if s.work.by_data:
             mean = s.trips / np.maximum(s.in_work, 1.0 / x.programs)
             here = np.maximum(1.0, x.programs * s.in_work / x.target.sms)
             total = np.maximum(total, 1.0 + np.maximum(0.0, s.longest / mean - 1.0) / here)

@@ -78,6 +78,11 @@ class Work:
     integers: tuple[tuple[str, Tensor], ...]
     operands: tuple[Operand, ...]
 
+    @property
+    def by_data(self) -> bool:
+        """Whether integers that are loaded say how far its loop goes."""
+        return any(kind == "value" for limit in self.limits for kind, _ in limit.leaves)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Axis, Dim, Part, Trace, Unsupported
-from mirage_cli.spec.aten.operands import MOST_COMPARED, both, trailing
+from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, trailing
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import pad, repeat_interleave, squeeze, unsqueeze
 from mirage_cli.spec.graph import Value
@@ -192,15 +192,17 @@ def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, p
               count_pad: bool = True, divisor: Any = None) -> Array:  # fmt: skip
     shape = node.meta["val"].shape[2:]
     sizes = each(kernel, len(shape))
-    if ceil or len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape):
-        raise Unsupported("pooling that rounds up, or without a batch")
+    if len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape):
+        raise Unsupported("pooling without a batch")
     seen = windows(x, sizes, stride or kernel, padding, 1, shape, 0.0)
     at = [*range(len(x.dims), len(seen.dims))]
     total = p.reduction("sum", seen, at)
-    if divisor or count_pad or not any(each(padding, 1)):
+    if divisor or not (ceil or (any(each(padding, 1)) and not count_pad)):
         return both(lambda v: v / (divisor or math.prod(sizes)), total)
-    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), x)
-    inside = windows(ones, sizes, stride or kernel, padding, 1, shape, 0.0)
+    before = [n for n in reversed(each(padding, len(shape))) for _ in range(2)]
+    counted = pad(x, before) if count_pad else x  # windows that round up reach beyond what is padded, too
+    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), counted)
+    inside = windows(ones, sizes, stride or kernel, 0 if count_pad else padding, 1, shape, 0.0)
     return both(operator.truediv, total, p.reduction("sum", inside, at))
 
 
@@ -214,22 +216,53 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     return p.read(x, parts, [*dims, tap])
 
 
-def adaptive(kind: str, x: Array, size: Any) -> Array:
-    """The reduction of as many windows as are asked for, all of one size, which tile the last two positions."""
-    rank = len(x.dims)
-    sizes = [x.shape[rank - 2 + i] if n is None else n for i, n in enumerate(each(size, 2))]
-    if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
-        raise Unsupported("adaptive pooling in windows of several sizes")
-    *lead, h, w = x.shape
-    cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
-    return p.reduction(kind, cut, [rank - 1, rank + 1])
+def adaptive(kind: str, x: Array, size: Any, rank: int) -> Array:
+    """The reduction, along each of the last positions, of as many windows as are asked for, which tile them, or overlap
+    by one place."""
+    lead = len(x.dims) - rank
+    sizes = [x.shape[lead + i] if n is None else n for i, n in enumerate(each(size, rank))]
+    for at, n in enumerate(sizes, lead):
+        if x.shape[at] % n:
+            x = overlapping(kind, x, at, n)
+    cut = [n for size, whole in zip(sizes, x.shape[lead:], strict=True) for n in (size, whole // size)]
+    return p.reduction(kind, p.reshaped(x, [*x.shape[:lead], *cut]), [lead + 1 + 2 * i for i in range(rank)])
+
+
+def overlapping(kind: str, x: Array, dim: int, count: int) -> Array:
+    """The reduction of windows of several sizes along an axis of n places: of window i, the places from i * n / count,
+    rounded down, to (i + 1) * n / count, rounded up."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"adaptive pooling of {n} places in windows of several sizes")
+    table = unsqueeze(x, dim)
+    place, numbers = along_positions(table, dim + 1), x.trace.positions(count)
+    window = p.viewed(numbers, [*numbers.dims, *[()] * (len(x.dims) - dim)])
+
+    def within(outside: float) -> Callable[[Value, Value, Value], Value]:
+        return lambda i, j, v: g.where((j * count + count > i * n) & (j * count < i * n + n), v, outside)
+
+    if kind == "max":
+        return p.reduction("max", both(within(-math.inf), window, place, table), [dim + 1])
+    ones = p.elementwise(lambda i, j: within(0.0)(i, j, 1.0), window, place)
+    size = p.reduction("sum", ones, [len(ones.dims) - len(x.dims) + dim])
+    return both(operator.truediv, p.reduction("sum", both(within(0.0), window, place, table), [dim + 1]), size)
 
 
 @aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
-    return adaptive("mean", x, size)
+    return adaptive("mean", x, size, 2)
+
+
+@aten("aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d")
+def _adaptive_avg_pool3d(x: Array, size: Any) -> Array:
+    return adaptive("mean", x, size, 3)
 
 
 @aten("aten.adaptive_max_pool2d")
 def _adaptive_max_pool2d(x: Array, size: Any) -> list[Array]:
-    return [adaptive("max", x, size)]
+    return [adaptive("max", x, size, 2)]
+
+
+@aten("aten.adaptive_max_pool3d")
+def _adaptive_max_pool3d(x: Array, size: Any) -> list[Array]:
+    return [adaptive("max", x, size, 3)]
