@@ -25,7 +25,7 @@ from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, 
 Axes = tuple[str, ...]
 
 
-class Read(NamedTuple):
+class Loaded(NamedTuple):
     """A load: the axes of its block, what is read, and where."""
 
     axes: Axes
@@ -70,7 +70,7 @@ class Work:
     """
 
     loop: Axes
-    loads: tuple[Read, ...]
+    loads: tuple[Loaded, ...]
     blocks: tuple[Block, ...]
     dots: tuple[tuple[Product, int], ...]
     elementwise: tuple[Elementwise, ...]
@@ -226,8 +226,8 @@ class _Known:
             {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
         )
 
-    def read(self, x: Load) -> Read:
-        return Read(x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access)
+    def read(self, x: Load) -> Loaded:
+        return Loaded(x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access)
 
     def blocks(self, loads: Iterable[Load]) -> Iterator[Block]:
         """The blocks of these loads, each alone."""
