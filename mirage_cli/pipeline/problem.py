@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import in_parts
@@ -14,6 +15,7 @@ from mirage_cli.tune.measure import Problem, TensorSpec
 from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
 
+@lru_cache(maxsize=64)
 def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
