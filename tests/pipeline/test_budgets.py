@@ -71,6 +71,7 @@ class Tuner:
     results: dict[str, Any] = field(default_factory=dict[str, Any])
     now: float = 0.0
     spent: dict[str, float] = field(default_factory=dict[str, float])
+    ahead: list[str] = field(default_factory=list[str])
     allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def together(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float) -> list[Any]:
@@ -84,6 +85,7 @@ class Tuner:
             return self.results.get(name, result(20.0))
 
         monkeypatch.setattr(budgets, "searched", searched)
+        monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
         monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s: tuned(name, s))
         monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
         monkeypatch.setattr(budgets, "about", lambda _, name: name)
@@ -104,6 +106,7 @@ def test_a_budget_is_not_exceeded_however_many_programs_there_are(
     found = tuner.together(monkeypatch, [1] * 8, budget_s)
     assert tuner.now <= budget_s + 1e-6
     assert [*tuner.spent] == [f"p{i}" for i in reversed(range(8 - tuned, 8))]
+    assert tuner.ahead[: tuned - 1] == [*tuner.spent][1:]
     assert min(tuner.spent.values()) >= budgets.LEAST_S
     left = [r.problem for r in found if isinstance(r, Unfinished)]
     assert left == ["it was not tuned: the budget was spent on regions that may gain more"] * (8 - tuned)
@@ -114,7 +117,7 @@ def test_what_is_expected_to_gain_nothing_is_not_tuned(monkeypatch: pytest.Monke
     fused, product = tuner.together(monkeypatch, [1, 99], 60.0)
     assert isinstance(fused, Result) and isinstance(product, Unfinished)
     assert product.problem == "it was not tuned: no plan is expected to be faster than the program as written"
-    assert [*tuner.spent] == ["fused"] and tuner.spent["fused"] == pytest.approx(58.0)
+    assert [*tuner.spent] == ["fused"] and not tuner.ahead and tuner.spent["fused"] == pytest.approx(58.0)
 
 
 def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPatch) -> None:
