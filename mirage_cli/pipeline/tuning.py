@@ -33,6 +33,7 @@ AHEAD = 8
 def tuned_result(session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float) -> Result:
     """The result of one program on this GPU, stored if there is a kernel. empty: the result without kernels. left_s:
     what the search has left of the budget. Raises MeasureError."""
+    session.on_tuning(program.name)
     stored = session.store.best(key)
     incumbent = readable_incumbent(session, key, stored)
     tuned = tune_plans(session, program, key, found, incumbent, left_s)

@@ -156,12 +156,15 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
         return tune_plans(session, program, key, found, *rest)
 
     monkeypatch.setattr(tuning, "tune_plans", counted)
-    with Kernels("h200", budget=60.0, db=tmp_path / "mirage.db", workers=1) as kernels:
+    begun: list[str] = []
+    db = tmp_path / "mirage.db"
+    with Kernels("h200", budget=60.0, db=db, workers=1, on_tuning=begun.append) as kernels:
         made = kernels.of(graphs, [1, 32])
         found = [kernels.store.best(key_of(g.program(), kernels.target, True)) for g in graphs]
         asked = [b.result.asked.budget_s for b in found if b is not None and b.result.asked is not None]
         again = kernels.of(graphs, [1, 32])
     assert all(isinstance(k, Kernel) for k in made) and made == again
+    assert {*begun} == {"gated_128", "gated_256"} and len(begun) == 3
     assert [n > 0 for n in known] == [False, False, True], "the second goes on; and nothing is tuned a third time"
     assert asked[0] == pytest.approx(60 / 2) and asked[1] > asked[0]
 
