@@ -26,6 +26,7 @@ from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
+from mirage_cli.pipeline.inductors import by_inductor
 from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
 from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
@@ -70,16 +71,6 @@ def compiled(
 
 def on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
-
-
-def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
-    change in place is made functional and put back."""
-    from torch._inductor.compile_fx import compile_fx
-
-    by_pytorch(model)
-    with tracing(None), torch.no_grad():
-        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 
 
 def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:

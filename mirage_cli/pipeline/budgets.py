@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.optimize import about, finish, optimize, searched, tune_on, was_interrupted
@@ -69,18 +71,30 @@ def first_results(
     expected = {i: calls[i] * expected_gain_us(x) for i, x in found.items()}
     left_s, some = end - time.monotonic(), max(sum(gain > 0 for gain in expected.values()), 1)
     each_s = max(FIRST * left_s / some, min(FIRST_LEAST_S, left_s / some), LEAST_S)
-    for i in sorted(expected, key=lambda i: -expected[i]):
+    order = sorted(expected, key=lambda i: -expected[i])
+    for i, behind in zip_longest(order, order[1:]):
         (program, text), x = programs[i], found[i]
         why = "" if expected[i] > 0 else "no plan is expected to be faster than the program as written"
         if end - time.monotonic() < LEAST_S:
             why = why or "the budget was spent on regions that may gain more"
         if why and not isinstance(x, Failed):
             made[i] = Unfinished(about(session, program), f"it was not tuned: {why}")
-        else:
-            made[i] = finish(session, program, text, x, each_s)
+            continue
+        if behind is not None and expected[behind] > 0:
+            ahead(session, programs[behind][0], found[behind])
+        made[i] = finish(session, program, text, x, each_s)
         if was_interrupted(x):
             raise KeyboardInterrupt
     return [made[i] for i in range(len(programs))]
+
+
+def ahead(session: Session, program: Program, found: Found | Failed) -> None:
+    """Compiles for a program while the one in front of it is tuned."""
+    from mirage_cli.pipeline.tuning import compile_ahead
+
+    if isinstance(found, Found):
+        with suppress(Exception):  # told in the program's own result
+            compile_ahead(session, program, found)
 
 
 def expected_gain_us(found: Found | Failed) -> float:

@@ -193,7 +193,8 @@ class Kernels:
     BudgetError.
 
     target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
-    kernels that overlap in other ways are kept too, for a model to choose from.
+    kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the name of each
+    program whose tuning begins.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Kernels:
         workers: int | None = None,
         db: str | Path | None = None,
         in_model: bool = False,
+        on_tuning: Callable[[str], None] = lambda _: None,
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
@@ -213,6 +215,7 @@ class Kernels:
         self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()
+        self.on_tuning = on_tuning
 
     def __enter__(self) -> Kernels:
         from mirage_cli.pipeline.session import Session
@@ -220,7 +223,9 @@ class Kernels:
 
         self.stack.enter_context(without_main())
         self.store = self.stack.enter_context(Store(self.path))
-        session = Session(self.target, self.options, self.store, self.measures, command="mirage_cli")
+        session = Session(
+            self.target, self.options, self.store, self.measures, command="mirage_cli", on_tuning=self.on_tuning
+        )
         self.session = self.stack.enter_context(session)
         return self
 

@@ -71,6 +71,7 @@ class Tuner:
     results: dict[str, Any] = field(default_factory=dict[str, Any])
     now: float = 0.0
     spent: dict[str, float] = field(default_factory=dict[str, float])
+    ahead: list[str] = field(default_factory=list[str])
     allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def together(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float) -> list[Any]:
@@ -84,6 +85,7 @@ class Tuner:
             return self.results.get(name, result(20.0))
 
         monkeypatch.setattr(budgets, "searched", searched)
+        monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
         monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s: tuned(name, s))
         monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
         monkeypatch.setattr(budgets, "about", lambda _, name: name)
@@ -104,6 +106,7 @@ def test_a_budget_is_not_exceeded_however_many_programs_there_are(
     found = tuner.together(monkeypatch, [1] * 8, budget_s)
     assert tuner.now <= budget_s + 1e-6
     assert [*tuner.spent] == [f"p{i}" for i in reversed(range(8 - tuned, 8))]
+    assert tuner.ahead[: tuned - 1] == [*tuner.spent][1:]
     assert min(tuner.spent.values()) >= budgets.LEAST_S
     left = [r.problem for r in found if isinstance(r, Unfinished)]
     assert left == ["it was not tuned: the budget was spent on regions that may gain more"] * (8 - tuned)
@@ -114,7 +117,7 @@ def test_what_is_expected_to_gain_nothing_is_not_tuned(monkeypatch: pytest.Monke
     fused, product = tuner.together(monkeypatch, [1, 99], 60.0)
     assert isinstance(fused, Result) and isinstance(product, Unfinished)
     assert product.problem == "it was not tuned: no plan is expected to be faster than the program as written"
-    assert [*tuner.spent] == ["fused"] and tuner.spent["fused"] == pytest.approx(58.0)
+    assert [*tuner.spent] == ["fused"] and not tuner.ahead and tuner.spent["fused"] == pytest.approx(58.0)
 
 
 def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +156,15 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
         return tune_plans(session, program, key, found, *rest)
 
     monkeypatch.setattr(tuning, "tune_plans", counted)
-    with Kernels("h200", budget=60.0, db=tmp_path / "mirage.db", workers=1) as kernels:
+    begun: list[str] = []
+    db = tmp_path / "mirage.db"
+    with Kernels("h200", budget=60.0, db=db, workers=1, on_tuning=begun.append) as kernels:
         made = kernels.of(graphs, [1, 32])
         found = [kernels.store.best(key_of(g.program(), kernels.target, True)) for g in graphs]
         asked = [b.result.asked.budget_s for b in found if b is not None and b.result.asked is not None]
         again = kernels.of(graphs, [1, 32])
     assert all(isinstance(k, Kernel) for k in made) and made == again
+    assert {*begun} == {"gated_128", "gated_256"} and len(begun) == 3
     assert [n > 0 for n in known] == [False, False, True], "the second goes on; and nothing is tuned a third time"
     assert asked[0] == pytest.approx(60 / 2) and asked[1] > asked[0]
 
