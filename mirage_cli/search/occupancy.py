@@ -199,7 +199,8 @@ def segment(x: Launch, w: Work) -> Segment:
     if w.limits:
         found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
         chunks = x.batch.split if x.m.split in w.loop else in_work
-        in_work = np.array([found.in_work(int(n)) for n in np.broadcast_to(chunks, x.zero.shape)])
+        counts, which = np.unique(np.broadcast_to(chunks, x.zero.shape), return_inverse=True)
+        in_work = np.array([found.in_work(int(n)) for n in counts])[which]
         trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
     moved = [
