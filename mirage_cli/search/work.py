@@ -17,14 +17,14 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Moment, held_at_once
+from mirage_cli.search.live import Moment, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
-Elementwise = tuple[Axes, float, int, Axes]
+Elementwise = tuple[Axes, float, int, Axes, Axes]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
-product, and the rows of that operand."""
+product, the rows of that operand, and the axes beside (`live.axes_beside`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Work:
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
     integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
     operands: tuple[tuple[tuple[str, ...], int], ...] = ()  # of products, loaded in front: axes, bytes of an element
+    sums: tuple[tuple[Axes, Axes], ...] = ()
+    """Of each sum in every iteration but of products: the axes of the result, and those that it sums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +159,7 @@ class _Known:
     """What is known of a kernel's values.
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
-    or cast. halves: values that are computed in float16, two at once.
+    or cast. halves: values that are computed in float16, two at once. lines: where loads lie.
     """
 
     kernel: Kernel
@@ -169,6 +171,7 @@ class _Known:
     small: Mapping[str, Tensor]
     stored: Mapping[str, str]
     halves: set[str]
+    lines: Mapping[str, Lines | None]
 
     @staticmethod
     def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
@@ -183,14 +186,14 @@ class _Known:
             _of_bytes(kernel, element_bytes) | tensors,
             _stored_types(kernel, element_bytes, tensors),
             {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
+            {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
         )
 
     def load_blocks(self, read: Iterable[Load]) -> Iterator[tuple[Axes, float, Axes, Lines | None]]:
         """`Work.blocks` of these loads, without their numbers."""
         for x in read:
-            t = self.tensors.get(x.buffer)
-            lines = lines_of(x, t, self.element_bytes[x.buffer])
-            yield x.dims, bytes_of(x, self.element_bytes), side_by_side(x, t), lines
+            run = side_by_side(x, self.tensors.get(x.buffer))
+            yield x.dims, bytes_of(x, self.element_bytes), run, self.lines[x.out]
 
 
 def _segment(
@@ -213,11 +216,13 @@ def _segment(
     blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
     dots = (
-        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored)
+        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored, k.lines)
         for e in products
     )
     rows = _computed_operands(eqns, dims, {*k.loads})
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves)
+    spaces = spaces_of_sums(k.kernel, segment)
+    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
+    sums = ((e.dims, e.axes) for e in eqns if OPS[e.op].kind == "reduction" and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
@@ -226,10 +231,11 @@ def _segment(
         tuple((x.dims, bytes_of(x, k.element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
         tuple((*block, n) for block, n in Counter(k.load_blocks(read)).items()),
         tuple(Counter(dots).items()),
-        (*elementwise, *((axes, operations, 0, ()) for axes, operations in blocks)),
+        (*elementwise, *((axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
+        tuple(sums) if spaces else (),
     )
     return work, blocks
 
@@ -320,23 +326,28 @@ def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def _elementwise(
-    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str], halves: Collection[str]
+    eqns: Sequence[Eqn],
+    rows: Mapping[frozenset[str], tuple[str, ...]],
+    loads: set[str],
+    halves: Collection[str],
+    spaces: Collection[tuple[str, ...]],
 ) -> tuple[Elementwise, ...]:
-    """halves: of the equations, those that are computed in float16, two at once."""
-    operations: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    conversions: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    """halves: of the equations, those that are computed in float16, two at once. spaces: `live.spaces_of_sums`."""
+    operations: defaultdict[tuple[Axes, Axes, Axes], float] = defaultdict(float)
+    conversions: Counter[tuple[Axes, Axes, Axes]] = Counter()
     for e in eqns:
-        space = _space(e)
-        operand = rows.get(frozenset(space), ())
+        axes = _space(e)
+        operand = rows.get(frozenset(axes), ())
+        key = axes, operand, axes_beside(axes, spaces)
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
         row = OPS[by_number or e.op]
         shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
         flops = 1.0 if shifts else row.flops
-        operations[space, operand] += flops / 2 if e.out in halves else flops
-        conversions[space, operand] += bool(operand and loads & set(e.values))
-    return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
+        operations[key] += flops / 2 if e.out in halves else flops
+        conversions[key] += bool(operand and loads & set(e.values))
+    return tuple((key[0], n, conversions[key], *key[1:]) for key, n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:
