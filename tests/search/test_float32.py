@@ -82,8 +82,8 @@ def test_schedules_are_ranked_as_they_were_measured(size: int, correlation: floa
     rows = [i for i, r in enumerate(MEASURED) if r[9 + size] is not None]
     measured = np.array([MEASURED[i][9 + size] for i in rows], dtype=float)
     us = predicted_us(size, rows)
-    ranks = [np.argsort(np.argsort(x)) for x in (measured, us)]
-    assert np.corrcoef(*ranks)[0, 1] > correlation
+    first, second = (np.argsort(np.argsort(x)) for x in (measured, us))
+    assert np.corrcoef(first, second)[0, 1] > correlation
     assert measured[np.argsort(us)[:3]].min() < 1.25 * measured.min()
     ratios = us[np.isfinite(us)] / measured[np.isfinite(us)]
     assert 0.85 < np.median(ratios) < 1.15
