@@ -22,12 +22,12 @@ WORD_BYTES = 4
 
 class Value(NamedTuple):
     """A value that is held. words: registers of an element, of which one holds two where products alone take them.
-    across: the axes behind its own of what it is computed from or with: lanes that share them each hold a copy (a slice
-    of a layout, in Triton)."""
+    beside: the axes without its own of what it is computed from or with: threads that share them each hold a copy (a
+    slice of a layout, in Triton)."""
 
     axes: tuple[str, ...]
     words: float
-    across: tuple[str, ...]
+    beside: tuple[str, ...]
 
 
 Moment = tuple[tuple[Value, int], ...]
@@ -74,10 +74,10 @@ def held_at_once(
         through = {v for v in known - {s.out for s in segment.steps} if v in later[i] or v in behind}
         taken = ((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands))
         in_front.append(tuple(Operand(*x) for x in taken))
-        spaces = _spaces(kernel, segment)
+        spaces = spaces_of_sums(kernel, segment)
         for names in _moments(segment, through, behind, set(loads)):
             values = (
-                Value(kernel.value_dims[v], words[v], _across(kernel, v, spaces))
+                Value(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
                 for v in sorted(names - operands - {*added})
             )
             moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
@@ -109,9 +109,8 @@ def _moments(segment: Straight | Loop, through: set[str], behind: set[str], load
     yield (through if loop else through & behind) | accumulators
 
 
-def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
-    """The axes over which a segment sums, in their order in blocks; none where it multiplies: a layout of the matrix
-    units has few copies."""
+def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
+    """The axes of what a segment sums; none where it multiplies: a layout of the matrix units has few copies."""
     order = [d for d, _ in kernel.roles]
     eqns = [s for s in segment.steps if isinstance(s, Eqn)]
     if any(e.op == "dot" for e in eqns):
@@ -120,10 +119,10 @@ def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
     return [tuple(d for d in order if d in space) for space in sums]
 
 
-def _across(kernel: Kernel, name: str, spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    axes = kernel.value_dims[name]
-    across = [s[max(map(s.index, axes)) + 1 :] for s in spaces if axes and {*axes} < {*s}]
-    return max(across, key=len, default=())
+def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of the largest of these spaces that has the axes, and others."""
+    beside = [tuple(d for d in s if d not in axes) for s in spaces if axes and {*axes} < {*s}]
+    return max(beside, key=len, default=())
 
 
 def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:

@@ -177,7 +177,7 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     if p.single:
         tf32, (a, b) = target.tf32_flops_per_us, p.singles
         in_parts = {"bfloat16": target.tensor_flops_per_us / 3, "float16": tf32 / 2}.get(p.beside, tf32 / 3)
-        units = np.where(x.batch.tf32x3, c.tf32x3 * in_parts * together, c.ieee * target.fp32_flops_per_us)
+        units = np.where(x.batch.tf32x3, c.tf32x3 * in_parts, c.ieee * target.fp32_flops_per_us)
         split = x.batch.tf32x3 * on_units * (left * a + right * b) * depth
     if p.single and p.small_within is not None:
         small = _of_small_type(x, p.small_within)
@@ -261,19 +261,30 @@ def _operand_bytes(x: Launch, s: Segment) -> Array:
 
 
 def held_together(x: Launch) -> Array:
-    """Elements that are held in registers at once: max over moments of Σ elements · words · copies.
-
-    copies = lanes along the axes behind a value's own, at most all threads: blocks are laid out from the last axis on.
-    """
-    threads = 32 * x.batch.warps
+    """Elements that are held in registers at once: max over moments of Σ elements · words · copies."""
     most = x.zero
     for moment in x.m.moments:
         held = x.zero
         for v, n in moment:
-            lanes = x.elements[v.across] / (_side_by_side(x, v.across[-1]) if v.across else 1.0)
-            held = held + n * v.words * x.elements[v.axes] * np.clip(lanes, 1.0, threads)
+            held = held + n * v.words * x.elements[v.axes] * copies(x, v.axes, v.beside)
         most = np.maximum(most, held)
     return most
+
+
+def copies(x: Launch, axes: Sequence[str], beside: Sequence[str]) -> Array | float:
+    """Threads that each hold a value with these axes, where blocks have those beside them too: blocks are laid out from
+    the last axis of the schedule's order on, what a thread loads at once, then threads, then what each has several of.
+
+    Of each axis beside: min(max(1, threads / those along the axes behind it), those along itself).
+    """
+    threads, found = 32 * x.batch.warps, 1.0
+    along = {a: np.maximum(1.0, x.batch.block[a] / _side_by_side(x, a)) for a in (*axes, *beside)} if beside else {}
+    for a in beside:
+        behind = reduce(
+            np.multiply, (np.where(x.batch.place[b] > x.batch.place[a], n, 1.0) for b, n in along.items()), 1.0
+        )
+        found = found * np.clip(threads / behind, 1.0, along[a])
+    return found
 
 
 def _side_by_side(x: Launch, axis: str) -> Array:

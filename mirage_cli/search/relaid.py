@@ -4,9 +4,10 @@
     -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
 
 The matrix units wait for an operand in every iteration where threads can load less at once than an asynchronous copy
-moves. x + j may begin at any element, along c elements lie apart, and rows of an odd number of elements begin
-anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows are those of an
-intermediate, which begin at multiples of 16 bytes.
+moves. Elements that are loaded one by one, as of odd rows of float32, go to shared memory in an order in which all
+threads wait for one bank. x + j may begin at any element, along c elements lie apart, and rows of an odd number of
+elements begin anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows
+are those of an intermediate, which begin at multiples of 16 bytes.
 
     O = dot(bfloat16(X), bfloat16(W), k), of float32  -->  X_laid = bfloat16(X), W_laid = bfloat16(W)
 
@@ -33,10 +34,10 @@ from mirage_cli.target.gpus import Target
 
 
 def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, Tensor]:
-    """Copies of inputs from which products of the best plan are fed faster: where they load less at once than an
-    asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and where the
-    program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or that
-    names positions."""
+    """Copies of inputs from which products of the best plan are fed faster: where they load one element at once, or
+    less than an asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and
+    where the program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or
+    that names positions."""
     found: dict[str, Tensor] = {}
     tensors = {t.name: t for t in program.inputs if t.name not in program.changed and t.below is None}
     best = result.candidates[0]
@@ -87,8 +88,8 @@ def _wide_order(program: Program, t: Tensor, loads: Iterable[Load]) -> tuple[str
 
 
 def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
-    """Loads of a plan of which threads load less at once than an asynchronous copy moves, and that a product sums; and
-    those of a library whose rows are not aligned."""
+    """Loads of a plan of which threads load one element at once, or less than an asynchronous copy moves, and that a
+    product sums; and those of a library whose rows are not aligned."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
     for k in c.graph.kernels:
         if k.kind == "library":
@@ -99,7 +100,7 @@ def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < COPY_BYTES:
+            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < max(COPY_BYTES, 2 * size):
                 yield x
 
 

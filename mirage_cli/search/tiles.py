@@ -27,6 +27,8 @@ BEST_OF_PART = 3
 """Choices of blocks of one of several parts, for each choice along the axes that it shares."""
 UNEVEN = (4.0, 8.0, 16.0)
 """Chunks of a loop that data end, at least."""
+MOST_TERMS = 16
+"""Terms of a sum that a thread may have all of."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -233,12 +235,27 @@ def best_schedule(
     m: Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
-    found = choices(m, sizes, target, [default_order(m)], coarse=True, split=split)
+    found = choices(m, sizes, target, orders_of(m, sizes, coarse=True), coarse=True, split=split)
     if not len(found.order):
         return None
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None
+
+
+def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> list[tuple[str, ...]]:
+    """Orders of block axes that are worth a try: the default; that with rows and columns of products exchanged, which
+    coarse estimates tell apart for float32 alone; and that with short axes first that are held whole and summed by no
+    product: a thread then has all of a sum's terms."""
+    order = default_order(m)
+    found = [order]
+    if m.matrix_axes(sizes) and (m.single or not coarse):
+        found.append(exchanged(m, order))
+    multiplied = {a for e in m.kernel.body if e.op == "dot" for v in e.values for a in m.kernel.value_dims[v]}
+    summed = {a for w in m.segments for _, axes in w.sums for a in axes} - multiplied
+    short = [d for d in order if d in summed and d in m.whole and sizes[d] <= MOST_TERMS]
+    found.append((*short, *(d for d in order if d not in short)))
+    return [*dict.fromkeys(found)]
 
 
 def default_order(m: Model) -> tuple[str, ...]:

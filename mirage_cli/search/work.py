@@ -18,7 +18,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Moment, Operand, held_at_once
+from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
 
@@ -46,12 +46,13 @@ class Block(NamedTuple):
 
 class Elementwise(NamedTuple):
     """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
-    product, whose own axes the rows are."""
+    product, whose own axes the rows are. beside: `live.axes_beside`."""
 
     axes: Axes
     operations: float
     reads: int
     rows: Axes
+    beside: Axes
 
 
 class Stored(NamedTuple):
@@ -77,6 +78,7 @@ class Work:
     limits: tuple[Limit, ...]
     integers: tuple[tuple[str, Tensor], ...]
     operands: tuple[Operand, ...]
+    sums: tuple[tuple[Axes, Axes], ...]
 
     @property
     def by_data(self) -> bool:
@@ -198,7 +200,7 @@ class _Known:
     """What is known of a kernel's values.
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
-    or cast. halves: values that are computed in float16, two at once.
+    or cast. halves: values that are computed in float16, two at once. lines: where loads lie.
     """
 
     kernel: Kernel
@@ -210,6 +212,7 @@ class _Known:
     small: Mapping[str, Tensor]
     stored: Mapping[str, str]
     halves: set[str]
+    lines: Mapping[str, Lines | None]
 
     @staticmethod
     def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
@@ -224,6 +227,7 @@ class _Known:
             _of_bytes(kernel, element_bytes) | tensors,
             _stored_types(kernel, element_bytes, tensors),
             {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
+            {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
         )
 
     def read(self, x: Load) -> Loaded:
@@ -232,9 +236,8 @@ class _Known:
     def blocks(self, loads: Iterable[Load]) -> Iterator[Block]:
         """The blocks of these loads, each alone."""
         for x in loads:
-            t = self.tensors.get(x.buffer)
-            lines = lines_of(x, t, self.element_bytes[x.buffer])
-            yield Block(x.dims, bytes_of(x, self.element_bytes), side_by_side(x, t), lines, 1)
+            run = side_by_side(x, self.tensors.get(x.buffer))
+            yield Block(x.dims, bytes_of(x, self.element_bytes), run, self.lines[x.out], 1)
 
 
 def _segment(
@@ -257,11 +260,13 @@ def _segment(
     blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
     dots = (
-        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored)
+        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored, k.lines)
         for e in products
     )
     rows = _computed_operands(eqns, dims, {*k.loads})
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves)
+    spaces = spaces_of_sums(k.kernel, segment)
+    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
+    sums = ((e.dims, e.axes) for e in eqns if OPS[e.op].kind == "reduction" and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
@@ -270,10 +275,11 @@ def _segment(
         tuple(map(k.read, read)),
         tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
         tuple(Counter(dots).items()),
-        (*elementwise, *(Elementwise(axes, operations, 0, ()) for axes, operations in blocks)),
+        (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
+        tuple(sums) if spaces else (),
     )
     return work, blocks
 
@@ -364,25 +370,28 @@ def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def _elementwise(
-    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str], halves: Collection[str]
+    eqns: Sequence[Eqn],
+    rows: Mapping[frozenset[str], tuple[str, ...]],
+    loads: set[str],
+    halves: Collection[str],
+    spaces: Collection[tuple[str, ...]],
 ) -> tuple[Elementwise, ...]:
-    """halves: of the equations, those that are computed in float16, two at once."""
-    operations: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    conversions: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    """halves: of the equations, those that are computed in float16, two at once. spaces: `live.spaces_of_sums`."""
+    operations: defaultdict[tuple[Axes, Axes, Axes], float] = defaultdict(float)
+    conversions: Counter[tuple[Axes, Axes, Axes]] = Counter()
     for e in eqns:
-        space = _space(e)
-        operand = rows.get(frozenset(space), ())
+        axes = _space(e)
+        operand = rows.get(frozenset(axes), ())
+        key = axes, operand, axes_beside(axes, spaces)
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
         row = OPS[by_number or e.op]
         shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
         flops = 1.0 if shifts else row.flops
-        operations[space, operand] += flops / 2 if e.out in halves else flops
-        conversions[space, operand] += bool(operand and loads & set(e.values))
-    return tuple(
-        Elementwise(space, n, conversions[space, operand], operand) for (space, operand), n in operations.items()
-    )
+        operations[key] += flops / 2 if e.out in halves else flops
+        conversions[key] += bool(operand and loads & set(e.values))
+    return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:

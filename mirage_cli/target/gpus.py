@@ -71,12 +71,14 @@ class Costs:
     simd: the part of the float32 rate that arithmetic reaches which is not all multiply-adds.
     conversion: operations that reading an element for an operand that is computed takes. The warps that share its rows
         each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
-    narrow: operations that a load of less than an asynchronous copy takes, for its address, and to pack what it loads
-        and store it in shared memory.
+    narrow: operations that a load of less than 16 bytes takes, for its address, its mask, and its way to shared memory.
+    shuffle: operations that a thread's exchange of a register with another and adding it up take.
     across_us: a sum across warps, for each warp and each element of the result.
     few_warps: the part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it
-        takes.
-    tf32x3: the part of a third of TF32's rate that three products of it reach.
+        takes, by types of 16 and 8 bits.
+    tf32x3: the part of a third of TF32's rate that three products of it reach, with warpgroups or without.
+    splitting: operations that splitting an element of float32 in two parts for TF32 takes: nine instructions.
+    banks: the time of an access of a warp to shared memory, over that of its bytes at the rate that products use.
     ieee: the part of the float32 rate that Triton's products of float32 reach without the matrix units.
     turned: how many times an element costs what reading it from shared memory does, where a warpgroup has computed it
         in this iteration and a product takes it as its second operand: it is written there, in another layout, first.
@@ -120,9 +122,12 @@ class Costs:
     simd: float
     conversion: float
     narrow: float
+    shuffle: float
     across_us: float
     few_warps: float
     tf32x3: float
+    splitting: float
+    banks: float
     ieee: float
     turned: float
     fixed_registers: float
@@ -152,9 +157,9 @@ H200_COSTS = Costs(
     step_us=0.085, warp_step_us=0.11,  # [fit]
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
-    narrow=6.0,  # instructions of a loop of 132 such loads on sm_90, a load
-    tf32x3=0.7,  # fitted on 550 schedules of two programs
-    ieee=0.4,  # [H200] two programs: 0.3 and 0.55
+    shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
+    narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next
+    tf32x3=0.95, splitting=11.0, banks=0.58, ieee=0.75,  # [H100] fitted on 67 schedules of float32, tried on 46 others
     turned=6.0,  # [fit]
     fixed_registers=60.0, held=0.15,  # no measurement is recorded
     kept=0.92,  # fitted on 259 kernels of 11 programs, compiled for sm_90

@@ -73,7 +73,11 @@ def test_a_convolution_with_channels_first_reads_copies_with_channels_last() -> 
             {},
             id="all read in lines",
         ),
-        pytest.param((("float16", "float32"),), {}, id="elements of four bytes"),
+        pytest.param(
+            (("float16", "float32"),),
+            {"X": ("b", "h", "w", "c"), "W": ("c", "i", "j", "e")},
+            id="single elements of four bytes",
+        ),
     ],
 )
 def test_what_is_copied_is_what_products_load_element_by_element(
