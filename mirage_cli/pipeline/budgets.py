@@ -13,10 +13,12 @@ from contextlib import suppress
 from itertools import zip_longest
 
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import about, finish, optimize, searched, tune_on, was_interrupted
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Failed, Found
 from mirage_cli.pipeline.session import Session
+from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.store.results import Result, Unfinished
 
 FIRST, FIRST_LEAST_S = 0.4, 3.0
@@ -24,6 +26,8 @@ FIRST, FIRST_LEAST_S = 0.4, 3.0
 are as many: forty schedules or so."""
 LEAST_S = 1.0
 """Of tuning for one program. Where there is less, those that may gain least are not tuned."""
+NO_GAIN = "it was not tuned: no plan is expected to be faster than the program as written"
+TOO_LATE = "it was not tuned: the budget was spent on regions that may gain more"
 SEARCHING, SEARCHING_LEAST_S = 0.25, 3.0
 """The part of the budget that the searches have, side by side, and at least so many seconds: the process that owns the
 GPU takes as long to start."""
@@ -35,14 +39,40 @@ def optimize_together(
     """The result of each program, in order; each comes with the text of its spec.
 
     calls: of each program, in a call of the model. budget_s: for all of them. What the database answers is tuned no
-    further.
+    further; nor is that tried again for which no kernel was found with as large a budget.
     """
-    count = len(programs)
-    if count <= 1:
+    each_s = budget_s / max(len(programs), 1)
+    known = {i: x for i, (p, _) in enumerate(programs) if (x := given_up(session, p, each_s)) is not None}
+    left = [i for i in range(len(programs)) if i not in known]
+    made = of_all(session, [programs[i] for i in left], [calls[i] for i in left], budget_s, each_s)
+    for i, result in zip(left, made, strict=True):
+        known[i] = result
+        if isinstance(result, Result) and result.best is None:
+            known[i] = give_up(session, programs[i][0], each_s, why_none(result))
+    return [known[i] for i in range(len(programs))]
+
+
+def given_up(session: Session, program: Program, budget_s: float) -> Result | Unfinished | None:
+    """Why there is no kernel, if none was found with such a budget or a larger one."""
+    tried = session.store.tried(key_of(program, session.target, session.measures))
+    return Unfinished(about(session, program), tried[1]) if tried is not None and tried[0] >= budget_s else None
+
+
+def give_up(session: Session, program: Program, budget_s: float, why: str) -> Unfinished:
+    """Keeps why no kernel was found with this budget."""
+    session.store.put_tried(key_of(program, session.target, session.measures), budget_s, why)
+    return Unfinished(about(session, program), why)
+
+
+def of_all(
+    session: Session, programs: Sequence[tuple[Program, str]], calls: Sequence[int], budget_s: float, each_s: float
+) -> list[Result | Unfinished]:
+    """The results of those that are to be searched, or that the database answers. each_s: what is asked for each."""
+    if each_s == budget_s:
         session.allow(budget_s)
         return list(optimize(session, programs))
-    in_turns = max(1.0, count / session.options.workers)
-    session.allow(budget_s / count, max(SEARCHING * budget_s, SEARCHING_LEAST_S) / in_turns)
+    in_turns = max(1.0, len(programs) / session.options.workers)
+    session.allow(each_s, max(SEARCHING * budget_s, SEARCHING_LEAST_S) / in_turns)
     if not session.measures:
         return list(optimize(session, programs))
     end = time.monotonic() + budget_s
@@ -74,15 +104,18 @@ def first_results(
     order = sorted(expected, key=lambda i: -expected[i])
     for i, behind in zip_longest(order, order[1:]):
         (program, text), x = programs[i], found[i]
-        why = "" if expected[i] > 0 else "no plan is expected to be faster than the program as written"
-        if end - time.monotonic() < LEAST_S:
-            why = why or "the budget was spent on regions that may gain more"
-        if why and not isinstance(x, Failed):
-            made[i] = Unfinished(about(session, program), f"it was not tuned: {why}")
-            continue
-        if behind is not None and expected[behind] > 0:
-            ahead(session, programs[behind][0], found[behind])
-        made[i] = finish(session, program, text, x, each_s)
+        if isinstance(x, Failed) or was_interrupted(x):
+            made[i] = finish(session, program, text, x)
+        elif not x.plans:
+            made[i] = finish(session, program, text, x, 0.0)
+        elif expected[i] <= 0:
+            made[i] = give_up(session, program, session.options.budget_s, NO_GAIN)
+        elif end - time.monotonic() < LEAST_S:
+            made[i] = Unfinished(about(session, program), TOO_LATE)
+        else:
+            if behind is not None and expected[behind] > 0:
+                ahead(session, programs[behind][0], found[behind])
+            made[i] = finish(session, program, text, x, each_s)
         if was_interrupted(x):
             raise KeyboardInterrupt
     return [made[i] for i in range(len(programs))]
@@ -95,6 +128,22 @@ def ahead(session: Session, program: Program, found: Found | Failed) -> None:
     if isinstance(found, Found):
         with suppress(Exception):  # told in the program's own result
             compile_ahead(session, program, found)
+
+
+def why_none(result: Result) -> str:
+    """Why a search has found no kernel, by the first thing that stood in the way."""
+    search, tuning = result.search, result.tuning
+    if not search.verified:
+        late = search.pruned.get(UNVERIFIED, 0)
+        refused = "; ".join(result.rejections[:1])
+        why = f"{late} could not be verified in time" if late else refused or "none was found"
+        return f"there is no verified plan: {why}, after {search.seconds:.0f} s"
+    if refused := [x.problem for x in (*result.lost, *(tuning.rejected if tuning else ())) if x.problem]:
+        return f"no kernel is right: {refused[0]}"
+    failures = tuning.failures if tuning else result.dropped
+    failed = ", ".join(f"{n} by {why}" for why, n in sorted(failures.items()))
+    took = f" in {tuning.seconds:.0f} s" if tuning else ""
+    return f"none of {search.verified} verified plans has a kernel{took}: {failed or 'none was compiled in time'}"
 
 
 def expected_gain_us(found: Found | Failed) -> float:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported
 
 from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
-from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
@@ -280,6 +279,8 @@ class Kernels:
         if not isinstance(result, Result):
             return str(getattr(result, "problem", "the search failed"))
         if result.best is None:
+            from mirage_cli.pipeline.budgets import why_none
+
             return why_none(result)
         return ""
 
@@ -309,22 +310,6 @@ class Kernels:
         except StoredKernelError as error:
             return NoKernelError(program.name, str(error))
         return Kernel(program, claimed(self.store, best.result), source, canonical_text(written.graph))
-
-
-def why_none(result: Result) -> str:
-    """Why a search has found no kernel, by the first thing that stood in the way."""
-    search, tuning = result.search, result.tuning
-    if not search.verified:
-        late = search.pruned.get(UNVERIFIED, 0)
-        refused = "; ".join(result.rejections[:1])
-        why = f"{late} could not be verified in time" if late else refused or "none was found"
-        return f"there is no verified plan: {why}, after {search.seconds:.0f} s"
-    if refused := [x.problem for x in (*result.lost, *(tuning.rejected if tuning else ())) if x.problem]:
-        return f"no kernel is right: {refused[0]}"
-    failures = tuning.failures if tuning else result.dropped
-    failed = ", ".join(f"{n} by {why}" for why, n in sorted(failures.items()))
-    took = f" in {tuning.seconds:.0f} s" if tuning else ""
-    return f"none of {search.verified} verified plans has a kernel{took}: {failed or 'none was compiled in time'}"
 
 
 class Graph(spec_graph.Graph):

@@ -62,6 +62,15 @@ def search_of(best_us: float, written_us: float) -> Any:
     return made
 
 
+class Tried(dict[str, tuple[float, str]]):
+    """A database of what was tried."""
+
+    tried = dict[str, tuple[float, str]].get
+
+    def put_tried(self, key: str, budget_s: float, problem: str) -> None:
+        self[key] = budget_s, problem
+
+
 @dataclass
 class Tuner:
     """Of made-up programs: `searched` takes so long, and tuning all that it is given."""
@@ -71,13 +80,14 @@ class Tuner:
     results: dict[str, Any] = field(default_factory=dict[str, Any])
     now: float = 0.0
     spent: dict[str, float] = field(default_factory=dict[str, float])
+    store: Any = field(default_factory=lambda: Tried())
     ahead: list[str] = field(default_factory=list[str])
     allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def together(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float) -> list[Any]:
-        def searched(*_: Any) -> list[Any]:
+        def searched(_: Any, programs: Sequence[tuple[str, str]]) -> list[Any]:
             self.now += self.searching_s
-            return [*self.found.values()]
+            return [self.found[name] for name, _ in programs]
 
         def tuned(name: str, seconds: float) -> Any:
             self.now += seconds
@@ -85,14 +95,17 @@ class Tuner:
             return self.results.get(name, result(20.0))
 
         monkeypatch.setattr(budgets, "searched", searched)
+        monkeypatch.setattr(budgets, "key_of", lambda name, *_: name)
         monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
-        monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s: tuned(name, s))
+        monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s=None: tuned(name, s))
         monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
         monkeypatch.setattr(budgets, "about", lambda _, name: name)
         monkeypatch.setattr(budgets, "floor_of", lambda name, _: 10.0)
         monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: self.now))
         allow = lambda *seconds: self.allowed.append(seconds)  # noqa: E731
-        session: Any = SimpleNamespace(measures=True, target=None, options=Options(workers=16), allow=allow)
+        session: Any = SimpleNamespace(
+            measures=True, target=None, options=Options(workers=16), allow=allow, store=self.store
+        )
         programs: Any = [(name, "") for name in self.found]
         return optimize_together(session, programs, calls, budget_s)
 
@@ -109,14 +122,14 @@ def test_a_budget_is_not_exceeded_however_many_programs_there_are(
     assert tuner.ahead[: tuned - 1] == [*tuner.spent][1:]
     assert min(tuner.spent.values()) >= budgets.LEAST_S
     left = [r.problem for r in found if isinstance(r, Unfinished)]
-    assert left == ["it was not tuned: the budget was spent on regions that may gain more"] * (8 - tuned)
+    assert left == [budgets.TOO_LATE] * (8 - tuned) and not tuner.store
 
 
 def test_what_is_expected_to_gain_nothing_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = Tuner({"fused": search_of(10.0, 30.0), "product": search_of(100.0, 100.0)}, 2.0)
     fused, product = tuner.together(monkeypatch, [1, 99], 60.0)
     assert isinstance(fused, Result) and isinstance(product, Unfinished)
-    assert product.problem == "it was not tuned: no plan is expected to be faster than the program as written"
+    assert product.problem == budgets.NO_GAIN and [*tuner.store] == ["product"]
     assert [*tuner.spent] == ["fused"] and not tuner.ahead and tuner.spent["fused"] == pytest.approx(58.0)
 
 
@@ -167,6 +180,22 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
     assert {*begun} == {"gated_128", "gated_256"} and len(begun) == 3
     assert [n > 0 for n in known] == [False, False, True], "the second goes on; and nothing is tuned a third time"
     assert asked[0] == pytest.approx(60 / 2) and asked[1] > asked[0]
+
+
+def test_what_has_no_kernel_is_tried_again_with_a_larger_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that starts anew would look for it each time."""
+    none = result(0.0)
+    object.__setattr__(none, "best", None)
+    store = Tried()
+    monkeypatch.setattr(budgets, "why_none", lambda _: "made up")
+    spent: list[list[str]] = []
+    for budget_s in (20.0, 20.0, 8.0, 40.0):
+        first = {"failed": search_of(10.0, 20.0), "known": result(5.0, cached=True)}
+        tuner = Tuner(first, 3.0, {"failed": none}, store=store)
+        failed, known = tuner.together(monkeypatch, [1, 1], budget_s)
+        assert failed.problem == "made up" and known.best is not None
+        spent.append([*tuner.spent])
+    assert spent == [["failed"], [], [], ["failed"]] and store == {"failed": (20.0, "made up")}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mirage_cli.pipeline import searchers
-from mirage_cli.pipeline.callers import why_none
+from mirage_cli.pipeline.budgets import why_none
 from mirage_cli.pipeline.searchers import search_all
 from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
 from mirage_cli.search.cuts import UNVERIFIED
