@@ -32,11 +32,11 @@ def like_a_gpu() -> None:
     _constants_first(core)
     _types_once(interpreter, core)
     straight = Straight(interpreter, core)
-    _ShapesByNumpy(interpreter, core, straight.made)
+    shapes = _ShapesByNumpy(interpreter, core, straight.made)
     _numbers_as_on_a_gpu(interpreter, core)
     straight.take(importlib.import_module("triton.language"))
     builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
+    builder.options, builder.shapes = replace(builder.options, sanitize_overflow=False), shapes
 
 
 # -- numbers
@@ -182,10 +182,10 @@ def _types_once(interpreter: Any, core: Any) -> None:
 
 class _ShapesByNumpy:
     """Leaves it to numpy to extend one block to another. There is one type of an element and a shape, and one constant
-    of a number."""
+    of a number. lanes: axes of arrays behind those of their blocks (`tune.lanes`)."""
 
     def __init__(self, interpreter: Any, core: Any, made: Callable[[Any, Any, bool], Any]) -> None:
-        self.core, self.made = core, made
+        self.core, self.made, self.lanes = core, made, 0
         self.types: dict[Any, Any] = {}
         semantic, by_numpy = interpreter.interpreter_semantic, copy(interpreter.interpreter_semantic)
         by_numpy.broadcast_impl_value = self.extended
@@ -209,8 +209,8 @@ class _ShapesByNumpy:
         """For an operation of numpy: the types say what it will extend the arrays to."""
         if (shape := _joint_shape(a, b)) is None:
             return a, b
-        made = self.core.tensor
-        return made(a.handle, self.type_of(a.dtype, shape)), made(b.handle, self.type_of(b.dtype, shape))
+        made, own = self.core.tensor, shape[: len(shape) - self.lanes]
+        return made(a.handle, self.type_of(a.dtype, own)), made(b.handle, self.type_of(b.dtype, own))
 
     def broadcast(self, a: Any, b: Any) -> tuple[Any, Any]:
         if (shape := _joint_shape(a, b)) is None:
@@ -262,4 +262,4 @@ def _joint_shape(a: Any, b: Any) -> tuple[int, ...] | None:
     blocks = a.type.is_block(), b.type.is_block()
     if not any(blocks) or (all(blocks) and a.handle.data.shape == b.handle.data.shape):
         return None
-    return joint_shape(*(x.handle.data.shape for x, block in zip((a, b), blocks, strict=True) if block))
+    return joint_shape(a.handle.data.shape, b.handle.data.shape)
