@@ -6,6 +6,7 @@ works out anew for each value though they are those of the tile before.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import linecache
@@ -102,7 +103,8 @@ def _patch_language_once(interpreter: Any) -> None:
 
 def _texts_by_indentation(interpreter: Any) -> None:
     """Lets the interpreter see by the indentation where a function ends that it is to compile. By itself it looks for
-    that at every token, twice, which takes longer than all else that it does to the text."""
+    that at every token, twice, which takes longer than all else that it does to the text. Then it walks through all
+    expressions three times, to change statements and the numbers of lines."""
     rewriter = interpreter.FunctionRewriter
     by_tokens = rewriter.rewrite_ast
 
@@ -111,12 +113,32 @@ def _texts_by_indentation(interpreter: Any) -> None:
         first, lines = function_text(linecache.getlines(code.co_filename, self.fn.__globals__), code.co_firstlineno)
         self.filename, self.def_file_lineno = code.co_filename, first
         try:
-            tree = self._transform_ast(textwrap.dedent("".join(lines)))
+            tree = ast.parse("\n" * (first - 1) + textwrap.dedent("".join(lines)))
         except SyntaxError:  # brackets or a text went on
             return by_tokens(self)
+        make_values(tree.body)
         return self._compile_and_exec(tree) if tree.body else by_tokens(self)
 
     rewriter.rewrite_ast, rewriter.by_tokens = rewrite_ast, by_tokens
+
+
+def make_values(statements: Sequence[ast.stmt]) -> None:
+    """Has each assignment make a value of the interpreter, as Triton has it: for x = y,
+    x = interpreter_semantic.to_tensor(y, False)."""
+    for s in statements:
+        if isinstance(s, ast.Assign):
+            if len(s.targets) > 1:
+                raise ValueError("Multiple assignments are not supported")  # nor by the compiler
+            at = {name: getattr(s.value, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+            semantic = ast.Name("interpreter_semantic", ast.Load(), **at)
+            called = ast.Attribute(semantic, "to_tensor", ast.Load(), **at)
+            s.value = ast.Call(called, [s.value, ast.Constant(False, **at)], [], **at)
+        for inner in INNER:
+            make_values(getattr(s, inner, ()))
+
+
+INNER = "body", "orelse", "finalbody", "handlers", "cases"
+"""Where statements have others."""
 
 
 def function_text(lines: Sequence[str], first: int) -> tuple[int, list[str]]:
