@@ -31,6 +31,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Builder, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.tune.lanes import at_once
 from mirage_cli.verify import numeric
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.yardstick import as_tuple
@@ -127,7 +128,8 @@ def as_list(result: Any) -> list[torch.Tensor]:
 def test_an_exported_kernel_is_right_at_odd_sizes(name: str) -> None:
     program, source = export(ALL[name])
     f = function(program, source)
-    verdict = judge(program, lambda xs: as_list(f(*xs)), eager_of(program), tolerance=2, overflow_like_eager=True)
+    named: dict[str, Any] = {"tolerance": 2, "overflow_like_eager": True, "at_once": at_once}
+    verdict = judge(program, lambda xs: as_list(f(*xs)), eager_of(program), **named)
     assert verdict.ok, str(verdict)
 
 
