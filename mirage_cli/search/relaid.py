@@ -9,6 +9,10 @@ threads wait for one bank. x + j may begin at any element, along c elements lie 
 elements begin anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows
 are those of an intermediate, which begin at multiples of 16 bytes.
 
+    O = dot(A[k, m], B[k, n], k), of float32  -->  A_laid[m, k] = A, and the product of it and B
+
+Warpgroups take their second operand of TF32 along the sum, so one of the two lies so.
+
     O = dot(bfloat16(X), bfloat16(W), k), of float32  -->  X_laid = bfloat16(X), W_laid = bfloat16(W)
 
 Rounded in each block, what products take passes through registers every time that it is read.
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
@@ -47,6 +52,9 @@ def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, 
     for name, loads in accesses.items():
         if (t := tensors.get(name)) is not None and (order := _wide_order(program, t, loads)) is not None:
             found[name] = _laid(t, order)
+    for x, order in _across_the_sum(best):
+        if (t := tensors.get(x.buffer)) is not None:
+            found[t.name] = _laid(t, order)
     summed = {x.buffer for k in best.graph.kernels for x in k.loads if _summed(k) & {*x.dims}}
     for name, dtype in _cast_alone(program).items():
         if name in summed & tensors.keys():
@@ -85,6 +93,23 @@ def _wide_order(program: Program, t: Tensor, loads: Iterable[Load]) -> tuple[str
         return t.dims if misaligned else None
     last = max(wide or rows, key=lambda d: sizes[d], default=None)
     return None if last in (None, t.dims[-1]) else (*(d for d in t.dims if d != last), last)
+
+
+def _across_the_sum(c: Candidate) -> Iterator[tuple[Load, tuple[str, ...]]]:
+    """Of each product of two float32 tensors of which neither lies along the sum: the load of the smaller one, and the
+    order in which it would."""
+    tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
+    for k in c.graph.kernels:
+        loads = {x.out: x for x in k.loads if c.graph.element_bytes[x.buffer] == DTYPE_BYTES["float32"]}
+        for e in (e for e in k.body if e.op == "dot"):
+            pair = [loads[v] for v in e.values if v in loads]
+            lines = [lines_of(x, tensors[x.buffer], DTYPE_BYTES["float32"]) for x in pair]
+            if len(pair) < 2 or any(y is None or {a for a, _ in y.aligned(sizes)} & {*e.axes} for y in lines):
+                continue
+            x = min(pair, key=lambda x: prod(sizes[d] for d in tensors[x.buffer].dims))
+            own = [d for d, i in zip(tensors[x.buffer].dims, x.access, strict=True) if i.axis in e.axes]
+            if own and sizes[own[-1]] * DTYPE_BYTES["float32"] >= LINE_BYTES:
+                yield x, (*(d for d in tensors[x.buffer].dims if d != own[-1]), own[-1])
 
 
 def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
