@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
 from math import prod
 
 from mirage_cli.ir.access import Index
@@ -151,17 +152,19 @@ class _Without:
 
     def masked(self, mask: str, value: str) -> str:
         """What masks leave: those with the axis stand outside, the others stay."""
-        known = self.of_all.known
-        masks = [*self.conjuncts(mask)]
-        for m in (m for m in masks if self.axis in known[m].dims):
-            if self.others & {*known[m].dims}:
-                raise _InseparableError
-            self.around.append(("where", (m, READ, Fraction(0))))
+        known, zero = self.of_all.known, Fraction(0)
+        along = [m for m in self.conjuncts(mask) if self.axis in known[m].dims]
+        others = [m for m in self.conjuncts(mask) if self.axis not in known[m].dims]
+        if self.others & {d for m in along for d in known[m].dims}:
+            raise _InseparableError
+        if along:
+            self.around.append(("where", (reduce(self.both, along), READ, zero)))
+        self.kept |= {d for m in others for d in known[m].dims}
         inner = self.of(value)
-        for m in (m for m in masks if self.axis not in known[m].dims):
-            self.kept |= {*known[m].dims}
-            inner = self.add("where", (m, inner, Fraction(0)), ())
-        return inner
+        return self.add("where", (reduce(self.both, others), inner, zero), ()) if others else inner
+
+    def both(self, mask: str, other: str) -> str:
+        return self.add("and", (mask, other), ())
 
     def conjuncts(self, mask: str) -> Iterator[str]:
         e = self.of_all.known[mask]
