@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
-FINALS, LEAST_FINALS_S, MOST_FINALS = 0.15, 6.0, 0.3
-"""The finals' part of the budget; what they have at least; and the part that they have at most of a short budget."""
+FINALS = 0.15
+"""The finals' part of the budget."""
+LEAST_MODEL_S, MOST_MODEL = 6.0, 0.3
+"""What they have at least for a model's kernel, of which more ways to overlap are timed; and the part that they have at
+most of a short budget."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
 OVERTIME_S = 10.0
@@ -14,17 +17,18 @@ case, or twice what one has taken."""
 
 
 class Deadline:
-    """Of one task, from now on."""
+    """Of one task, from now on. in_model: whether its kernel is to be a part of a model."""
 
-    def __init__(self, budget_s: float) -> None:
-        self.budget_s = budget_s
+    def __init__(self, budget_s: float, in_model: bool) -> None:
+        self.budget_s, self.in_model = budget_s, in_model
         self.end = time.monotonic() + budget_s
         self.judging_s = 0.0  # what the longest judgement took
 
     @property
     def finals_s(self) -> float:
         """What the finals have besides the judgements of the winner."""
-        return max(FINALS * self.budget_s, min(LEAST_FINALS_S, MOST_FINALS * self.budget_s))
+        more = min(LEAST_MODEL_S, MOST_MODEL * self.budget_s) if self.in_model else 0.0
+        return max(FINALS * self.budget_s, more)
 
     @property
     def left_s(self) -> float:

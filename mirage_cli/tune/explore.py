@@ -47,7 +47,7 @@ class Explorer:
 
     def __init__(self, means: Means, task: Task) -> None:
         self.means, self.task, self.graphs = means, task, task.graphs
-        self.deadline = Deadline(task.budget_s)
+        self.deadline = Deadline(task.budget_s, task.in_model)
         self.judge = Judge(means.worker, task, self.deadline)
         self.trials = Trials()
         self.proposals = Proposals(task.graphs, means.target, self.trials, task.problem.seed)
