@@ -84,6 +84,7 @@ TERMS: Mapping[str, str] = {
     "late": "a load of less than 4 bytes a thread is not fetched ahead",
     "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
+    "lengths": "loops that data end at different places leave the last multiprocessors alone",
     "spread": "few blocks leave multiprocessors idle",
     "short": "a loop of few iterations waits once and has no use for more stages",
     "port": "a multiprocessor takes more than its share of the L2's rate where others are idle",
@@ -330,6 +331,18 @@ def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
 # -- the rest
 
 
+def lengths(x: Launch, segments: Sequence[Segment]) -> Array:
+    """1 + (longest / mean - 1) / max(1, program instances of a multiprocessor), of those that have any work and whose
+    loops data end: beside the longest, which may start last, others have ended."""
+    total = x.zero + 1.0
+    for s in segments:
+        if s.work.by_data:
+            mean = s.trips / np.maximum(s.in_work, 1.0 / x.programs)
+            here = np.maximum(1.0, x.programs * s.in_work / x.target.sms)
+            total = np.maximum(total, 1.0 + np.maximum(0.0, s.longest / mean - 1.0) / here)
+    return total
+
+
 def launch_us(x: Launch) -> Array:
     """The target's `launch_us`"""
     return x.term("launch", x.zero + x.target.launch_us, 0.0)
@@ -439,6 +452,8 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "latency": latency_us(x, segments, o),
         "operands": operands_us(x, segments, o),
     }
+    alone = x.term("lengths", lengths(x, segments), 1.0)
+    busy = {name: us if name == "latency" else us * alone for name, us in busy.items()}
     times = np.array([x.term(name, us, 0.0) for name, us in busy.items()])
     parts = {
         "launch": launch_us(x),
@@ -564,8 +579,8 @@ def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
     if not w.limits or w.loop[0] not in axes:
         return 1.0
     depends = {a for limit in w.limits for leaf in limit.leaves for a in _axes_of(x.m.kernel, leaf)}
-    mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-    return x.term("masks", x.zero + (mean if depends <= {*axes} else most), 1.0)
+    found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+    return x.term("masks", x.zero + (found.mean if depends <= {*axes} else found.most), 1.0)
 
 
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:

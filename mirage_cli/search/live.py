@@ -34,12 +34,19 @@ Moment = tuple[tuple[Value, int], ...]
 """The values that are held at a time, and how many there are alike."""
 
 
+class Operand(NamedTuple):
+    """A load that only products take, which lies in shared memory."""
+
+    axes: tuple[str, ...]
+    element_bytes: int
+
+
 class Held(NamedTuple):
-    """moments: of a kernel, those at which most is held. operands: for each segment, the loads in front of it that only
-    products take, which lie in shared memory: axes and bytes of an element."""
+    """moments: of a kernel, those at which most is held. operands: for each segment, those that are loaded in front of
+    it."""
 
     moments: tuple[Moment, ...]
-    operands: tuple[tuple[tuple[tuple[str, ...], int], ...], ...]
+    operands: tuple[tuple[Operand, ...], ...]
 
 
 def held_at_once(
@@ -59,13 +66,14 @@ def held_at_once(
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
     moments: dict[Moment, None] = {}
-    beside: list[tuple[tuple[tuple[str, ...], int], ...]] = []
+    in_front: list[tuple[Operand, ...]] = []
     later = [_used(s) for s in placement.segments]
     known = set[str]()
     for i, segment in enumerate(placement.segments):
         behind = set[str]().union(*later[i + 1 :])
         through = {v for v in known - {s.out for s in segment.steps} if v in later[i] or v in behind}
-        beside.append(tuple((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands)))
+        taken = ((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands))
+        in_front.append(tuple(Operand(*x) for x in taken))
         spaces = spaces_of_sums(kernel, segment)
         for names in _moments(segment, through, behind, set(loads)):
             values = (
@@ -74,7 +82,7 @@ def held_at_once(
             )
             moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
         known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
-    return Held(_most(moments), tuple(beside))
+    return Held(_most(moments), tuple(in_front))
 
 
 def _used(segment: Straight | Loop) -> set[str]:

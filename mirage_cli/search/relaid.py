@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import count
 from math import prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
@@ -31,6 +30,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES,
 from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
+from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
 from mirage_cli.search.occupancy import Launch, one_load_bytes
 from mirage_cli.search.traffic import lines_of, whole_rows
@@ -145,7 +145,7 @@ def behind_copies(
     copying them takes as long as the best plan without."""
     aligned = {name: t.with_aligned_rows(program.sizes, DTYPE_BYTES[t.dtype]) for name, t in laid.items()}
     taken = {*program.sizes, *program.values(), *(t.name for t in program.results)}
-    names = {name: next(x for n in count() if (x := f"{name}_laid{n or ''}") not in taken) for name in laid}
+    names = {name: fresh_name(f"{name}_laid", taken) for name in laid}
     copies = search(_copies(program, laid, names)).candidates[0]
     if copies.predicted_us >= best_us:
         return None

@@ -194,7 +194,6 @@ class Target:
     fp32_flops_per_us: float
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
-    max_threads_per_sm: int
     costs: Costs
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
@@ -255,7 +254,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=40 * MIB, l2_bytes_per_us=0.65 * 5120 * 1410,  # [A100] size and width
         tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
         fp32_flops_per_us=19.5e6,  # [A100]
-        smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+        smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB,  # [CC] 8.0
         link_bytes_per_us=LINK * 300e3,  # [A100] NVLink 3, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -265,7 +264,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=48 * MIB, l2_bytes_per_us=0.65 * 5120 * 2040 * 58 / 256,  # [L4] size; width estimated as [Ada]'s
         tensor_flops_per_us=POWER_LIMITED * 121e6, tf32_flops_per_us=POWER_LIMITED * 60e6,  # [L4] 72 W
         fp32_flops_per_us=30.3e6,  # [L4]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -274,7 +273,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 142 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
         fp32_flops_per_us=91.6e6,  # [Ada] L40S
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -283,7 +282,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=72 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 128 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
         fp32_flops_per_us=82.6e6,  # [Ada]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -292,7 +291,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # [H100] size; A100's width at the sustained clock
         tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -302,7 +301,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # as H100
         tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # [H200], [fit]
     ),
@@ -312,7 +311,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=126 * MIB, l2_bytes_per_us=0.65 * 5120 * 1965 * 148 / 108,  # [B] size; width estimated from A100's
         tensor_flops_per_us=POWER_LIMITED * 2250e6, tf32_flops_per_us=POWER_LIMITED * 1125e6,  # [B] HGX B200, dense
         fp32_flops_per_us=75e6,  # [B] HGX B200
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 10.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 10.0
         link_bytes_per_us=LINK * 900e3,  # [B] NVLink 5, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -322,7 +321,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2407 * 170 / 256,  # [B] RTX, size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
         fp32_flops_per_us=104.8e6,  # [B] RTX
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 12.0
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 12.0
         link_bytes_per_us=LINK * 63e3,  # [B] PCIe 5 x16, one direction
         costs=H200_COSTS,  # not measured
     ),

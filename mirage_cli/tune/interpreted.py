@@ -305,6 +305,7 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
 
     from mirage_cli.codegen.export import load_export
     from mirage_cli.codegen.torch_source import torch_source
+    from mirage_cli.tune.lanes import at_once
     from mirage_cli.tune.outputs import poison
     from mirage_cli.verify.numeric import judge
 
@@ -321,7 +322,8 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
             module.launch(inputs, outputs, module.make_scratch("cpu", *program.arguments))
             return outputs
 
-        verdict = judge(program, run, dict_names["reference"], "cpu", seed, overflow_like_eager=overflow_like_eager)
+        reference = dict_names["reference"]
+        verdict = judge(program, run, reference, "cpu", seed, overflow_like_eager=overflow_like_eager, at_once=at_once)
     except Exception as error:  # the border of the process: whatever the generated text raises is its failure
         return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
     excused = sum(j.excused for j in verdict.detail)

@@ -6,6 +6,7 @@ works out anew for each value though they are those of the tile before.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import linecache
@@ -32,11 +33,11 @@ def like_a_gpu() -> None:
     _constants_first(core)
     _types_once(interpreter, core)
     straight = Straight(interpreter, core)
-    _ShapesByNumpy(interpreter, core, straight.made)
+    shapes = _ShapesByNumpy(interpreter, core, straight.made)
     _numbers_as_on_a_gpu(interpreter, core)
     straight.take(importlib.import_module("triton.language"))
     builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
+    builder.options, builder.shapes = replace(builder.options, sanitize_overflow=False), shapes
 
 
 # -- numbers
@@ -102,7 +103,8 @@ def _patch_language_once(interpreter: Any) -> None:
 
 def _texts_by_indentation(interpreter: Any) -> None:
     """Lets the interpreter see by the indentation where a function ends that it is to compile. By itself it looks for
-    that at every token, twice, which takes longer than all else that it does to the text."""
+    that at every token, twice, which takes longer than all else that it does to the text. Then it walks through all
+    expressions three times, to change statements and the numbers of lines."""
     rewriter = interpreter.FunctionRewriter
     by_tokens = rewriter.rewrite_ast
 
@@ -111,12 +113,32 @@ def _texts_by_indentation(interpreter: Any) -> None:
         first, lines = function_text(linecache.getlines(code.co_filename, self.fn.__globals__), code.co_firstlineno)
         self.filename, self.def_file_lineno = code.co_filename, first
         try:
-            tree = self._transform_ast(textwrap.dedent("".join(lines)))
+            tree = ast.parse("\n" * (first - 1) + textwrap.dedent("".join(lines)))
         except SyntaxError:  # brackets or a text went on
             return by_tokens(self)
+        make_values(tree.body)
         return self._compile_and_exec(tree) if tree.body else by_tokens(self)
 
     rewriter.rewrite_ast, rewriter.by_tokens = rewrite_ast, by_tokens
+
+
+def make_values(statements: Sequence[ast.stmt]) -> None:
+    """Has each assignment make a value of the interpreter, as Triton has it: for x = y,
+    x = interpreter_semantic.to_tensor(y, False)."""
+    for s in statements:
+        if isinstance(s, ast.Assign):
+            if len(s.targets) > 1:
+                raise ValueError("Multiple assignments are not supported")  # nor by the compiler
+            at = {name: getattr(s.value, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+            semantic = ast.Name("interpreter_semantic", ast.Load(), **at)
+            called = ast.Attribute(semantic, "to_tensor", ast.Load(), **at)
+            s.value = ast.Call(called, [s.value, ast.Constant(False, **at)], [], **at)
+        for inner in INNER:
+            make_values(getattr(s, inner, ()))
+
+
+INNER = "body", "orelse", "finalbody", "handlers", "cases"
+"""Where statements have others."""
 
 
 def function_text(lines: Sequence[str], first: int) -> tuple[int, list[str]]:
@@ -182,10 +204,10 @@ def _types_once(interpreter: Any, core: Any) -> None:
 
 class _ShapesByNumpy:
     """Leaves it to numpy to extend one block to another. There is one type of an element and a shape, and one constant
-    of a number."""
+    of a number. lanes: axes of arrays behind those of their blocks (`tune.lanes`)."""
 
     def __init__(self, interpreter: Any, core: Any, made: Callable[[Any, Any, bool], Any]) -> None:
-        self.core, self.made = core, made
+        self.core, self.made, self.lanes = core, made, 0
         self.types: dict[Any, Any] = {}
         semantic, by_numpy = interpreter.interpreter_semantic, copy(interpreter.interpreter_semantic)
         by_numpy.broadcast_impl_value = self.extended
@@ -209,8 +231,8 @@ class _ShapesByNumpy:
         """For an operation of numpy: the types say what it will extend the arrays to."""
         if (shape := _joint_shape(a, b)) is None:
             return a, b
-        made = self.core.tensor
-        return made(a.handle, self.type_of(a.dtype, shape)), made(b.handle, self.type_of(b.dtype, shape))
+        made, own = self.core.tensor, shape[: len(shape) - self.lanes]
+        return made(a.handle, self.type_of(a.dtype, own)), made(b.handle, self.type_of(b.dtype, own))
 
     def broadcast(self, a: Any, b: Any) -> tuple[Any, Any]:
         if (shape := _joint_shape(a, b)) is None:
@@ -262,4 +284,4 @@ def _joint_shape(a: Any, b: Any) -> tuple[int, ...] | None:
     blocks = a.type.is_block(), b.type.is_block()
     if not any(blocks) or (all(blocks) and a.handle.data.shape == b.handle.data.shape):
         return None
-    return joint_shape(*(x.handle.data.shape for x, block in zip((a, b), blocks, strict=True) if block))
+    return joint_shape(a.handle.data.shape, b.handle.data.shape)

@@ -37,13 +37,27 @@ DIVISIONS: dict[str, Numpy] = {"__floordiv__": lambda a, b: (a - np.fmod(a, b)) 
 """Of int32. They round to 0, as a GPU's do."""
 
 
+def in_front(data: Any) -> Any:
+    """Matrices with their lanes in front, in rows, as numpy's library multiplies them."""
+    return np.ascontiguousarray(np.moveaxis(data, -1, 0))
+
+
+def behind(data: Any) -> Any:
+    """The lanes where they were."""
+    return np.ascontiguousarray(np.moveaxis(data, 0, -1))
+
+
 class Straight:
-    """Takes the place of Triton's operators of blocks and numbers, and leaves to them what it does not know."""
+    """Takes the place of Triton's operators of blocks and numbers, and leaves to them what it does not know.
+
+    lanes: axes of arrays behind those of their blocks (`tune.lanes`).
+    """
 
     def __init__(self, interpreter: Any, core: Any) -> None:
         self.core, self.handle, self.semantic = core, interpreter.TensorHandle, interpreter.interpreter_semantic
         self.load_from, self.numpy_type = interpreter._interpreter.load, interpreter._get_np_dtype
         self.known: dict[Any, dict[str, Any]] = {}
+        self.lanes = 0
         self.filled = functools.lru_cache(maxsize=1 << 8)(lambda x, type, shape: np.full(shape, x, type))
 
     def take(self, language: Any) -> None:
@@ -72,7 +86,7 @@ class Straight:
         """A value of the interpreter. Those of one type share all but their numbers."""
         key = element.name, data.shape if block else ()
         if (fields := self.known.get(key)) is None:
-            type = self.core.block_type(element, [*data.shape]) if block else element
+            type = self.core.block_type(element, [*data.shape[: data.ndim - self.lanes]]) if block else element
             fields = self.known[key] = vars(self.core.tensor(self.handle(data, element), type))
         handle, x = new(self.handle), new(self.core.tensor)
         handle.data, handle.dtype, handle.attr = data, element, {}
@@ -157,7 +171,8 @@ class Straight:
         once = functools.lru_cache(maxsize=1 << 8)(tritons)
 
         def arange(start: Any, end: Any) -> Any:
-            return once(start, end) if type(start) is int and type(end) is int else tritons(start, end)
+            plain = type(start) is int and type(end) is int and not self.lanes
+            return once(start, end) if plain else tritons(start, end)
 
         return arange
 
@@ -175,7 +190,9 @@ class Straight:
                     checked.add(shapes)
                 return product
             added = np.float32(0) if acc is None else acc.handle.data
-            return made(np.matmul(a.handle.data, b.handle.data, dtype=np.float32) + added, float32, True)
+            x, y = a.handle.data, b.handle.data
+            product = np.matmul(*(map(in_front, (x, y)) if self.lanes else (x, y)), dtype=np.float32)
+            return made((behind(product) if self.lanes else product) + added, float32, True)
 
         return dot
 
@@ -184,11 +201,11 @@ class Straight:
         made, straight = self.made, (self.core.float32, self.core.int32)
 
         def reduce(x: Any, axis: Any = None, *how: Any, **named: Any) -> Any:
-            if how or named or type(axis) is not int or all(x.dtype is not e for e in straight):
+            if how or named or type(axis) is not int or axis < 0 or all(x.dtype is not e for e in straight):
                 return tritons(x, axis, *how, **named)
             total = function(x.handle.data, axis, False)
-            block = total.ndim > 0
-            return made(total if block else total.reshape(1), x.dtype, block)
+            block = total.ndim > self.lanes
+            return made(total if block else total.reshape(-1), x.dtype, block)
 
         return reduce
 

@@ -12,7 +12,8 @@ float64 evaluation with every operation rounded to the type's precision stands i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any  # what a function returns: a tensor, several, or nothing
 
@@ -27,9 +28,12 @@ from mirage_cli.verify.rows import row_axis
 if TYPE_CHECKING:
     import torch
 
+    from mirage_cli.verify.lies import Lies
     from mirage_cli.verify.yardstick import Judgement
 
 Run = Callable[["list[torch.Tensor]"], "Sequence[torch.Tensor]"]
+AtOnce = Callable[[Run, "Sequence[list[torch.Tensor]]"], "Sequence[Sequence[torch.Tensor]] | None"]
+"""What a function returns for each of several inputs, in one call; None where it has to be called for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ def judge(
     distributions: Sequence[str] | None = None,
     overflow_like_eager: bool = False,
     reference: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
+    at_once: AtOnce | None = None,
 ) -> NumericVerdict:
     """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes,
     and for inputs that it changes though the program does not.
@@ -73,10 +78,11 @@ def judge(
     tensor of its own. distributions: names of those to try, all by default.
     overflow_like_eager: let an inf or NaN pass where eager has one too: for plans that keep intermediates in float16.
     reference: float64 outputs from the inputs, where the program's own evaluation (`reference64`) is not wanted.
+    at_once: calls `run` for all distributions together. What that refuses is judged again, one call after the other.
     """
     import torch
 
-    from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
+    from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of
     from mirage_cli.verify.testdata import DISTRIBUTIONS
     from mirage_cli.verify.yardstick import Cut, Reference, untold
 
@@ -92,21 +98,62 @@ def judge(
 
     wide = definition if reference is None else lambda *inputs: reference(list(inputs))
     program_in_torch = Reference(eager, definition, getattr(torch, program.dtype), wide)
-    found: list[Judgement] = []
-    for i, kind in enumerate(DISTRIBUTIONS):
-        if distributions is not None and kind.name not in distributions:
-            continue
-        inputs = draw_inputs(program, kind.name, where, seed + i)
+    seeds = {k.name: seed + i for i, k in enumerate(DISTRIBUTIONS)}
+    names = [name for name in seeds if distributions is None or name in distributions]
+
+    def judged(calls: Iterable[_Call], *, only_right: bool = False) -> NumericVerdict | None:
+        """only_right: None where something is wrong, and no more is judged."""
+        found: list[Judgement] = []
+        for name, inputs, given, results in calls:
+            outputs = outputs_of(lies, results, given)
+            if changed := [program.inputs[i].name for i in changed_elsewhere(lies, given, inputs)]:
+                raise ValueError(f"writes to its inputs: {', '.join(changed)}")
+            found.append(program_in_torch.judge(name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
+            if only_right and found[-1].problem is not None:
+                return None
+        worst = max(found, key=lambda j: j.score)
+        nothing = untold(found)
+        ok = nothing is None and all(j.problem is None for j in found)
+        return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found), nothing)
+
+    def draws() -> Iterator[tuple[str, list[torch.Tensor]]]:
+        return ((name, draw_inputs(program, name, where, seeds[name])) for name in names)
+
+    if at_once is not None and (calls := _together(draws(), lies, run, at_once)) is not None:
+        with suppress(ValueError):  # which calls one by one raise too, or which is theirs alone
+            if (verdict := judged(calls, only_right=True)) is not None and verdict.ok:
+                return verdict
+    verdict = judged(_one_by_one(draws(), lies, run))
+    assert verdict is not None
+    return verdict
+
+
+_Call = tuple[str, "list[torch.Tensor]", "list[torch.Tensor]", "Sequence[torch.Tensor]"]
+"""The distribution, the inputs, what `run` was given and has changed, and what it returned."""
+
+
+def _one_by_one(
+    draws: Iterable[tuple[str, list[torch.Tensor]]], lies: Sequence[Lies] | None, run: Run
+) -> Iterator[_Call]:
+    from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
+
+    for name, inputs in draws:
         with fresh_memory_is_nan():
             given = to_be_changed(lies, inputs)
-            outputs = outputs_of(lies, run(given), given)
-        if changed := [program.inputs[i].name for i in changed_elsewhere(lies, given, inputs)]:
-            raise ValueError(f"writes to its inputs: {', '.join(changed)}")
-        found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
-    worst = max(found, key=lambda j: j.score)
-    nothing = untold(found)
-    ok = nothing is None and all(j.problem is None for j in found)
-    return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found), nothing)
+            results = run(given)
+        yield name, inputs, given, results
+
+
+def _together(
+    draws: Iterable[tuple[str, list[torch.Tensor]]], lies: Sequence[Lies] | None, run: Run, at_once: AtOnce
+) -> Iterable[_Call] | None:
+    from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
+
+    names, inputs = zip(*draws, strict=True)
+    with fresh_memory_is_nan():
+        given = [to_be_changed(lies, x) for x in inputs]
+        results = at_once(run, given)
+    return None if results is None else zip(names, inputs, given, results, strict=True)
 
 
 def draw_inputs(program: Program, distribution: str, device: torch.device, seed: int) -> list[torch.Tensor]:

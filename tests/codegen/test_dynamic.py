@@ -35,6 +35,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.tune.lanes import at_once
 from mirage_cli.tune.measure import Candidate as Job
 from mirage_cli.tune.measure import TensorSpec
 from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence
@@ -144,7 +145,7 @@ def judged(program: Program, call: Callable[..., Any]) -> str | None:
         y = call(*xs)
         return [*y] if isinstance(y, tuple) else [y]
 
-    verdict = judge(program, called, names["reference"], "cpu", 3, overflow_like_eager=True)
+    verdict = judge(program, called, names["reference"], "cpu", 3, overflow_like_eager=True, at_once=at_once)
     return None if verdict.ok else str(verdict)
 
 

@@ -28,6 +28,8 @@ from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
+from mirage_cli.tune.lanes import at_once
+from mirage_cli.tune.outputs import poison
 from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.numeric import judge
 
@@ -101,11 +103,12 @@ def test_masked_loops_are_right_at_odd_sizes(mask: str) -> None:
     exec(torch_source(small), names)
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        outputs = [torch.full((2, 75, 16), float("nan"), dtype=torch.float16)]
+        outputs = [poison(torch.empty((2, 75, 16), dtype=torch.float16))]
         module.launch(inputs, outputs, module.make_scratch("cpu"))
         return outputs
 
-    verdict = judge(small, run, names["reference"], distributions=["normal", "large"])  # type: ignore[arg-type]
+    eager: Any = names["reference"]
+    verdict = judge(small, run, eager, distributions=["normal", "large"], at_once=at_once)
     assert verdict.ok, f"{verdict}\n{source}"
     assert ("end_s" in source or "begin_s" in source) == (mask in SKIPS), source
 
@@ -152,7 +155,7 @@ def test_loops_are_expected_to_visit_what_the_mask_leaves(mask: str) -> None:
     }[mask]
     rows = holds.mean(axis=1)
     found = visited(limits(kernel, loop), loop.dims, {"h": 2, "q": 401, "s": 401}, {})
-    assert found == (pytest.approx(rows.mean()), pytest.approx(rows.max()))
+    assert found[:2] == (pytest.approx(rows.mean()), pytest.approx(rows.max()))
 
 
 @pytest.mark.parametrize("mask", ["sinks", "hidden but for sinks"])
@@ -401,8 +404,11 @@ def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean
     found, (leaf,) = limits(kernel, loop), [leaf for x in limits(kernel, loop) for leaf, _ in x.limit.terms]
     lengths = Tensor("L", ("h",), "int32", below="s", drawn=drawn)
     left = visited(found, loop.dims, {"h": 2, "s": 400}, {leaf[1]: lengths})
-    assert left == (pytest.approx(mean, abs=0.02), pytest.approx(1.0))
-    assert visited(found, loop.dims, {"h": 2, "s": 400}, {}) == (1.0, 1.0)
+    assert left[:2] == (pytest.approx(mean, abs=0.02), pytest.approx(1.0))
+    assert left.in_work(1) == 1.0
+    assert mean < left.in_work(16) < left.in_work(4) < left.in_work(2) < 1.0
+    assert left.in_work(400) == pytest.approx(mean, abs=0.02)
+    assert visited(found, loop.dims, {"h": 2, "s": 400}, {})[:2] == (1.0, 1.0)
 
 
 def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:

@@ -35,6 +35,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.lanes import at_once
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.yardstick import as_tuple
@@ -68,7 +69,7 @@ def exported_verdict(program: Program, plan: Plan, variant: int, **options: obje
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return list(as_tuple(function(*inputs)))
 
-    settings = {"eager": names["reference"], "device": "cpu", "seed": variant} | options
+    settings = {"eager": names["reference"], "device": "cpu", "seed": variant, "at_once": at_once} | options
     return judge(small, run, **settings)  # type: ignore[arg-type]
 
 
