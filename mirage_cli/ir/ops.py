@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args  # what an interpreter computes with: arrays, residues, forms
@@ -395,7 +395,7 @@ _ROWS = [
        symbol="/", called=False, exact=operator.truediv, nearly="({0} / {1})", by_number="mul"),
     Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
        lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
-       "pow({0}, {1})", "torch.pow({0}, {1})", "float", flops=20.0, domain=((0.5, 2), (3, 3)),
+       "pow({0}, {1})", "torch.pow({0}, {1})", "float", flops=29.0, domain=((0.5, 2), (3, 3)),
        known="exactly", growth="raised", commutes=False, takes_infinity=False,
        symbol="**", called=False, numbers=(1,), exact=_whole_power),
     _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", zero="all", degree="first",
@@ -607,6 +607,31 @@ def power_of_two(x: object) -> int | None:
     if not isinstance(x, Fraction) or x.denominator != 1 or x <= 0 or x.numerator & (x.numerator - 1):
         return None
     return x.numerator.bit_length() - 1
+
+
+def flops_of(name: str, args: Sequence[object]) -> float:
+    """`Op.flops` where some of the arguments may be numbers: a quotient by a power of two is a product with its
+    inverse, whole numbers are shifted and masked, and powers are products and roots."""
+    row = OPS[name]
+    number = args[1] if len(args) > 1 and isinstance(args[1], Fraction) else None
+    if number is None:
+        return row.flops
+    if row.growth == "raised":
+        return _power_flops(number)
+    if row.by_number and exact_inverse(number) is not None:
+        return OPS[row.by_number].flops
+    return 1.0 if row.of_powers and power_of_two(number) is not None else row.flops
+
+
+def _power_flops(exponent: Fraction) -> float:
+    if exponent == Fraction(-1, 2):
+        return OPS["rsqrt"].flops
+    if exponent < 0:
+        return OPS["reciprocal"].flops + _power_flops(-exponent)
+    if exponent.denominator > 2 or exponent > 16:
+        return OPS["pow"].flops
+    root = OPS["sqrt"].flops if exponent.denominator == 2 else 0.0
+    return root + max(0.0, float(exponent // 1) - (root == 0.0))
 
 
 def result_type(op: Op, types: tuple[Type, ...]) -> Type:

@@ -10,7 +10,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Node
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.search.expand import Expansion, Space, Written
@@ -47,7 +47,7 @@ class LeastWork:
             for s in node.steps:
                 reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
                 rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
-                found.append(OPS[s.op].flops * space * reduced / rate)
+                found.append(flops_of(s.op, s.args) * space * reduced / rate)
             self.of_steps[f, node] = tuple(found)
         return self.of_steps[f, node]
 
@@ -102,8 +102,8 @@ class LeastWork:
             space = float(prod(self.sizes[a] for a in ({*q.dims, *q.axes} if reduces else q.dims)))
             if q.op == "dot":
                 products += OPS["dot"].flops * space
-            else:  # by a number it multiplies
-                others += OPS[(len(q.values) < 2 and OPS[q.op].by_number) or q.op].flops * space
+            else:
+                others += flops_of(q.op, q.args) * space
         return max(
             products / self.products_per_us,
             others / (self.target.fp32_flops_per_us * self.target.costs.simd),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
+from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
@@ -383,12 +383,7 @@ def _elementwise(
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = axes, operand, axes_beside(axes, spaces)
-        by_number = OPS[e.op].by_number
-        if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
-            by_number = ""
-        row = OPS[by_number or e.op]
-        shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
-        flops = 1.0 if shifts else row.flops
+        flops = flops_of(e.op, e.args)
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
     return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())

@@ -28,7 +28,7 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import OPS, Op, Type, power_of_two, result_type
+from mirage_cli.ir.ops import OPS, Op, Type, flops_of, power_of_two, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
@@ -1037,3 +1037,13 @@ def test_powers_of_two_are_known() -> None:
         power_of_two(x) for x in (Fraction(1), Fraction(8), Fraction(6), Fraction(0), Fraction(-2), Fraction(1, 2))
     ]
     assert found == [0, 3, None, None, None, None] and power_of_two(4.0) is None
+
+
+def test_operations_with_numbers_cost_what_they_become() -> None:
+    root, quotient = OPS["sqrt"].flops, OPS["div"].flops
+    assert [flops_of("div", ("x", n)) for n in ("y", Fraction(3), Fraction(1, 8))] == [quotient, quotient, 1.0]
+    assert [flops_of("pow", ("x", Fraction(n, 2))) for n in (1, 2, 3, 4, 6)] == [root, 0.0, root + 1, 1.0, 2.0]
+    assert flops_of("pow", ("x", Fraction(-3, 2))) == quotient + root + 1
+    assert flops_of("pow", ("x", Fraction(-1, 2))) == OPS["rsqrt"].flops
+    assert flops_of("pow", ("x", Fraction(1, 3))) == OPS["pow"].flops
+    assert [flops_of("floor_divide", ("x", Fraction(n))) for n in (16, 12)] == [1.0, OPS["floor_divide"].flops]
