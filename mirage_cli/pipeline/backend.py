@@ -80,6 +80,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     values = [n.meta.get("val") for n in placeholders(model.graph)]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
+    strides = strides_of_results(model.graph)
     put_in_place(model.graph)
     as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
     found = cut(model)
@@ -97,6 +98,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
         else:
             put(model, gain.region, gain.kernel)
     without_gaps(model.graph)
+    with_strides(model.graph, strides)
     functionalised(model.graph)
     if all(g.kernel is None for g in taken.values()):
         unchecked(model.graph)
@@ -201,6 +203,32 @@ def without_gaps(graph: torch.fx.Graph) -> None:
             n.replace_all_uses_with(copied, lambda user, copied=copied: user is not copied)
             copied.meta["val"] = n.meta["val"].contiguous()
             anew.add(copied)
+
+
+def strides_of_results(graph: torch.fx.Graph) -> list[list[Any]]:
+    """How the graph's results lie in memory, if they are tensors."""
+    (output,) = graph.find_nodes(op="output")
+    values = [x.meta.get("val") if isinstance(x, torch.fx.Node) else None for x in output.args[0]]
+    return [[*x.stride()] if isinstance(x, torch.Tensor) else [] for x in values]
+
+
+def with_strides(graph: torch.fx.Graph, strides: Sequence[list[Any]]) -> None:
+    """Copies results that lie otherwise than PyTorch's, since kernels leave no gaps: the backward graph is made for
+    what the forward graph's said. Where sizes differ by call, they stay as they are."""
+    (output,) = graph.find_nodes(op="output")
+    made: list[Any] = []
+    for x, wanted, now in zip(output.args[0], strides, strides_of_results(graph), strict=True):
+        made.append(x)
+        sizes = [*x.meta["val"].shape] if now else []
+        if not all(isinstance(n, int) for n in (*sizes, *now, *wanted)):
+            continue
+        if all(n == 1 or i == j for n, i, j in zip(sizes, now, wanted, strict=True)):
+            continue
+        with graph.inserting_before(output):
+            place = graph.call_function(aten.new_empty_strided.default, (x, sizes, wanted))
+            made[-1] = graph.call_function(aten.copy.default, (place, x))
+        made[-1].meta["val"] = x.meta["val"].new_empty_strided(sizes, wanted)
+    output.args = (type(output.args[0])(made),)
 
 
 def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:

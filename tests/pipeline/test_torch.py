@@ -420,6 +420,23 @@ for wrong, y in {"type": inputs[0].double(), "size": torch.randn(1, 7, 32)}.item
     except Exception as error:
         found[wrong] = f"{type(error).__name__}: {error}"
 
+class First(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(x + torch.tanh(self.inner(x)))[:, 0])
+
+rows, x = First(), torch.randn(2, 5, 8)
+torch._dynamo.reset()
+gradients = []
+for function in (torch.compile(rows, backend="mirage", options={"db": db, "tune": 3}), rows):
+    rows.zero_grad()
+    function(x).square().sum().backward()
+    gradients.append([p.grad.clone() for p in rows.parameters()])
+found["of a part"] = max(float((a - b).abs().max()) for a, b in zip(*gradients))
+
 graph = mi.new_kernel_graph()
 Q = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
 K = graph.new_input(dims=(2, 32, 24), dtype=mi.float16)
@@ -495,6 +512,10 @@ def test_the_backend_takes_what_was_found_and_searches_nothing_anew(found: dict[
 def test_where_a_gradient_is_asked_for_pytorch_computes(found: dict[str, Any]) -> None:
     assert found["gradient"]
     assert found["second"] < 1e-4
+
+
+def test_a_part_of_what_a_kernel_makes_is_kept_for_the_backward_graph(found: dict[str, Any]) -> None:
+    assert found["of a part"] < 1e-5
 
 
 def test_inputs_of_another_type_or_size_are_refused(found: dict[str, Any]) -> None:
