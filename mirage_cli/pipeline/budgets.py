@@ -98,13 +98,16 @@ def first_results(
             made[i] = x
         else:
             found[i] = x
+            if was_interrupted(x):
+                finish(session, *programs[i], x)
+                raise KeyboardInterrupt
     expected = {i: calls[i] * expected_gain_us(x) for i, x in found.items()}
     left_s, some = end - time.monotonic(), max(sum(gain > 0 for gain in expected.values()), 1)
     each_s = max(FIRST * left_s / some, min(FIRST_LEAST_S, left_s / some), LEAST_S)
     order = sorted(expected, key=lambda i: -expected[i])
     for i, behind in zip_longest(order, order[1:]):
         (program, text), x = programs[i], found[i]
-        if isinstance(x, Failed) or was_interrupted(x):
+        if isinstance(x, Failed):
             made[i] = finish(session, program, text, x)
         elif not x.plans:
             made[i] = finish(session, program, text, x, 0.0)
@@ -116,8 +119,6 @@ def first_results(
             if behind is not None and expected[behind] > 0:
                 ahead(session, programs[behind][0], found[behind])
             made[i] = finish(session, program, text, x, each_s)
-        if was_interrupted(x):
-            raise KeyboardInterrupt
     return [made[i] for i in range(len(programs))]
 
 

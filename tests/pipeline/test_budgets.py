@@ -97,7 +97,7 @@ class Tuner:
         monkeypatch.setattr(budgets, "searched", searched)
         monkeypatch.setattr(budgets, "key_of", lambda name, *_: name)
         monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
-        monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s=None: tuned(name, s))
+        monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s=0.0: tuned(name, s))
         monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
         monkeypatch.setattr(budgets, "about", lambda _, name: name)
         monkeypatch.setattr(budgets, "floor_of", lambda name, _: 10.0)
@@ -123,6 +123,15 @@ def test_a_budget_is_not_exceeded_however_many_programs_there_are(
     assert min(tuner.spent.values()) >= budgets.LEAST_S
     left = [r.problem for r in found if isinstance(r, Unfinished)]
     assert left == [budgets.TOO_LATE] * (8 - tuned) and not tuner.store
+
+
+def test_an_interrupt_ends_the_searches_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted = search_of(10.0, 20.0)
+    object.__setattr__(interrupted, "stopped", "interrupted")
+    tuner = Tuner({"first": search_of(10.0, 20.0), "second": interrupted, "third": search_of(10.0, 20.0)}, 3.0)
+    with pytest.raises(KeyboardInterrupt):
+        tuner.together(monkeypatch, [1, 1, 1], 60.0)
+    assert tuner.spent == {"second": 0.0}
 
 
 def test_what_is_expected_to_gain_nothing_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
