@@ -24,6 +24,7 @@ from mirage_cli.algebra.steps import Steps, constant, product
 from mirage_cli.algebra.terms import sum_nodes
 from mirage_cli.algebra.typed import note_products
 from mirage_cli.errors import NumberError
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 
 MAX_CLASSES = 400
@@ -108,6 +109,8 @@ def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterato
     mono, c = form.terms[0]
     if form.atom is not None and form.atom.kind != "sum":
         yield _atom_node(d, form.atom)
+        if form.atom.kind in ("max", "min"):
+            yield from _extrema_of_extrema(d, form.atom)
         return
     if form.atom is None:
         steps = Steps()
@@ -117,6 +120,18 @@ def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterato
     for atom, e in mono:
         if atom.kind == "sum" and e == 1:
             yield from contractions(d, atom, tuple(f for f in mono if f[0] is not atom), c)
+
+
+def _extrema_of_extrema(d: Decomposition, atom: Atom) -> Iterator[Node]:
+    """max over a and b of x = max over a of (max over b of x), where a value of the program is reduced over b alone:
+    one kernel then makes both, and keeps a on its grid."""
+    axes, x = atom.args
+    reduced = {frozenset(e.axes) for e in d.program.eqns if OPS[e.op].kind in ("reduction", "contraction")}
+    for inner in sorted((r for r in reduced if r < {*axes}), key=sorted):
+        steps = Steps()
+        part = d.algebra.extremum(atom.kind, x, inner)
+        steps.add(atom.kind, part, axes=tuple(a for a in axes if a not in inner))
+        yield steps.node()
 
 
 def _atom_node(d: Decomposition, atom: Atom) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,8 +95,7 @@ def search(
     again. What an ablation finds is printed, with what it took, and not kept.
     """
     ablation = no_prune or no_decompose
-    results: list[Result | Unfinished] = []
-    interrupted, began = False, time.monotonic()
+    began = time.monotonic()
     with progress(budget) as told, ExitStack() as stack:  # from here on, it is shown that something is being done
         from mirage_cli.pipeline.keys import keys_of
         from mirage_cli.pipeline.optimize import optimize
@@ -124,11 +123,9 @@ def search(
             lock.check_before(plain, (cluster.keys if cluster else keys_of)(plain, chosen, here and wanted.tune))
         store = stack.enter_context(passing_store() if ablation else open_store(db))
         session = stack.enter_context(Session(chosen, wanted, store, here, told, command_line()))
-        try:
-            for result in cluster.optimize(session, programs) if cluster else optimize(session, programs, began):
-                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
-        except KeyboardInterrupt:
-            interrupted = True
+        results, interrupted = collected(
+            lambda: cluster.optimize(session, programs) if cluster else optimize(session, programs, began)
+        )
     if ablation and not as_json:
         for result in found_of(results):
             out.print(effort(result))
@@ -181,8 +178,6 @@ def tune(
 
     Search elsewhere, and tune here; or on the GPUs of a cluster.
     """
-    results: list[Result | Unfinished] = []
-    interrupted = False
     with progress(budget) as told, ExitStack() as stack:
         from mirage_cli.pipeline.optimize import tune
         from mirage_cli.pipeline.searching import Options
@@ -195,12 +190,19 @@ def tune(
         wanted = Options(processes, top=top or TOP, budget_s=budget, seed=seed, context=context.value)
         store = stack.enter_context(open_store(db))
         session = stack.enter_context(Session(gpu, wanted, store, True, told, command_line()))
-        try:
-            for result in (cluster.tune if cluster else tune)(session, programs):
-                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
-        except KeyboardInterrupt:
-            interrupted = True
+        results, interrupted = collected(lambda: (cluster.tune if cluster else tune)(session, programs))
     end("tune", results, gpu, as_json, interrupted, top)
+
+
+def collected(work: Callable[[], Iterable[Result | Unfinished]]) -> tuple[list[Result | Unfinished], bool]:
+    """The results so far, and whether an interrupt ended the work."""
+    found: list[Result | Unfinished] = []
+    try:
+        for result in work():
+            found.append(result)  # noqa: PERF402  an interrupt leaves those before it
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
 
 
 def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:

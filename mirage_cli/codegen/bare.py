@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_cli.codegen.export import Parts
 from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.parts import Parts
 from mirage_cli.codegen.public import interface
 from mirage_cli.codegen.writing import wrapped
 from mirage_cli.errors import MirageError

@@ -11,6 +11,7 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Kind, Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir.access import in_a_row
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
@@ -195,9 +196,13 @@ def together(k: ScheduledKernel, loop: Loop) -> plan.Together:
 
 
 def stages(k: ScheduledKernel, loop: Loop) -> int | None:
-    """How many iterations of a loop Triton is to have in flight, where it has products on the matrix units and loads
-    that none of them takes, such as scales of what they compute. Unless it is told, Triton loads these in their own
-    iteration."""
+    """What Triton is told of a loop with products on the matrix units, where by itself it would not have all loads in
+    flight.
+
+    What no product takes, such as scales of what they compute, it loads in their own iteration, unless it is told.
+    Where tables are read for what a product takes, ⌈(n - 2) / (tables in a row + 1)⌉ iterations of n are in flight: n
+    is such that as many are as the schedule says.
+    """
     eqns = {s.out: s for s in loop.steps if isinstance(s, Eqn)}
     factored = {name: x.product for name, x in k.factored.items()}
     products = [factored.get(e.out, e) for e in eqns.values() if e.op == "dot" and on_matrix_units(e, k.dims, k.block)]
@@ -207,8 +212,10 @@ def stages(k: ScheduledKernel, loop: Loop) -> int | None:
         v = todo.pop()
         todo += eqns[v].values if v in eqns and v not in taken else ()
         taken.add(v)
-    others = [s for s in loop.steps if isinstance(s, Load) and s.out not in taken]
-    return k.schedule.stages if products and others else None
+    loads = [s for s in loop.steps if isinstance(s, Load)]
+    row = max((in_a_row(s.access, loop.dims) for s in loads if s.out in taken), default=0)
+    told = products and (row or any(s.out not in taken for s in loads))
+    return (row + 1) * (k.schedule.stages - 1) + 1 if told else None
 
 
 def _walked(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:

@@ -237,8 +237,8 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """specialized: warps of their own fetch for it. stages: iterations whose loads are all in flight; None for those
-    that the compiler finds by itself: loads that products on the matrix units take."""
+    """specialized: warps of their own fetch for it. stages: of the compiler's pipeline, where by itself it would not
+    have all loads in flight; None for those that it finds: loads that products on the matrix units take."""
 
     over: Over | Together
     specialized: bool

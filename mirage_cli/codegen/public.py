@@ -26,9 +26,9 @@ from mirage_cli.codegen.exported_text import (
     WRITE,
 )
 from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.parts import Parts
 from mirage_cli.codegen.writing import WIDTH, filled, tuple_text, wrapped
 from mirage_cli.ir.inplace import reread
-from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, below
 from mirage_cli.ir.text import print_mugraph
 
@@ -48,19 +48,19 @@ class Templates:
 def file_text(
     program: Program,
     header: str,
-    imports: Iterable[str],
-    graphs: Iterable[MuGraph],
+    parts: Sequence[Parts],
     blocks: Iterable[str],
     templates: Templates,
     values: Mapping[str, str],
-    boxes: bool,
 ) -> str:
-    """The whole file. imports: from Triton. graphs: printed as comments. blocks: what stands in front of the public
-    functions. values: for the places of the templates. boxes: whether a kernel has tensor maps.
+    """The whole file. parts: of each size; their μGraphs are printed as comments. blocks: what stands in front of the
+    public functions. values: for the places of the templates.
     """
-    plans = carried(PLANS_WITH_MAPS if boxes else PLANS, also=("os", "sys", "threading"))
-    imported = "\n".join([plans.standard, "", "import torch", *(dict.fromkeys(imports) or ["import triton"])])
-    comments = ("\n".join(f"# {x}".rstrip() for x in print_mugraph(g).splitlines()) for g in graphs)
+    maps = any(p.descriptors for p in parts)
+    plans = carried(PLANS_WITH_MAPS if maps else PLANS, also=("os", "sys", "threading"))
+    imports = dict.fromkeys(line for p in parts for line in p.imports()) or ["import triton"]
+    imported = "\n".join([plans.standard, "", "import torch", *imports])
+    comments = ("\n".join(f"# {x}".rstrip() for x in print_mugraph(p.graph).splitlines()) for p in parts)
     name = program.name
     blocks = ["\n\n".join(["from __future__ import annotations", imported, *comments]), *blocks]
     blocks.append(filled(templates.public, values))

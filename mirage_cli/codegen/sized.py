@@ -14,7 +14,8 @@ from itertools import product
 from math import prod
 
 from mirage_cli.codegen.carried import CHECKS, carried
-from mirage_cli.codegen.export import ExportInfo, Parts, export_source, header_rows, patience
+from mirage_cli.codegen.export import ExportInfo, export_source, header_rows
+from mirage_cli.codegen.parts import Parts, patience
 from mirage_cli.codegen.public import Templates, docstring, file_text, public_values, tables_text
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -255,9 +256,7 @@ class _File:
         values = self.values(blocks) | self.check()
         blocks += patience([name for p in self.parts for name in p.patient])
         blocks += [self.tables] * bool(self.tables)
-        imports = [line for p in self.parts for line in p.imports()]
-        graphs, boxes = [p.graph for p in self.parts], any(p.descriptors for p in self.parts)
-        return file_text(self.program, self.header(), imports, graphs, blocks, SIZES, values, boxes)
+        return file_text(self.program, self.header(), self.parts, blocks, SIZES, values)
 
     def header(self) -> str:
         rows = [header_rows(v.program, v.graph, v.schedule, v.info) for v in self.variants]

@@ -17,7 +17,7 @@ not written; and no element twice: rows that a table names, if it names none twi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd
@@ -197,6 +197,21 @@ def _lookups(a: Atom) -> tuple[Lookup, ...]:
             return (*lookups_of(a.access), a)
         case _:
             return a.of.lookups
+
+
+def in_a_row(access: Access, along: Collection[str]) -> int:
+    """How many tables are read one after the other for an access, each at a place that differs along these axes."""
+
+    def of(a: Atom) -> int:
+        match a:
+            case str():
+                return 0
+            case Lookup():
+                return in_a_row(a.access, along) + (not {*along}.isdisjoint(dims_of(a.access)))
+            case _:
+                return in_a_row((a.of,), along)
+
+    return max((of(a) for i in access for a, _ in i.terms), default=0)
 
 
 def _within(a: Atom, names: Mapping[str, Index]) -> Index:

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
-from mirage_cli.ir.mugraph import Kernel, Load, Store
-from mirage_cli.ir.program import Eqn, live_eqns
+from mirage_cli.ir.mugraph import Kernel, Store
+from mirage_cli.ir.program import live_eqns
 
 
 def beside(kernel: Kernel, tiled: Collection[str]) -> tuple[Kernel, ...]:
@@ -38,11 +38,6 @@ def _parts(kernel: Kernel, tiled: frozenset[str]) -> tuple[Kernel, ...]:
     return tuple(only(kernel, frozenset(stores)) for _, stores in groups)
 
 
-def _loads(kernel: Kernel, body: Collection[Eqn], stores: Collection[Store]) -> tuple[Load, ...]:
-    used = {v for e in body for v in e.values} | {s.value for s in stores}
-    return tuple(x for x in kernel.loads if x.out in used)
-
-
 def _grid(kernel: Kernel, store: Store) -> frozenset[str]:
     """The axes of the grid that what is stored depends on."""
     return frozenset(only(kernel, frozenset({store})).with_role("grid"))
@@ -52,7 +47,7 @@ def _grid(kernel: Kernel, store: Store) -> frozenset[str]:
 def only(kernel: Kernel, stores: frozenset[Store]) -> Kernel:
     """The kernel with these stores alone, and what they need."""
     body = tuple(live_eqns(kernel.body, {s.value for s in stores}))
-    loads = _loads(kernel, body, stores)
+    loads = kernel.needed_loads(body, stores)
     axes = {d for x in (*loads, *stores) for d in x.dims} | {d for e in body for d in (*e.dims, *e.acts_on)}
     return replace(
         kernel,

@@ -12,7 +12,7 @@ choose from, and no value has to be in memory to be read by an index. Parts of o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -104,12 +104,12 @@ class _Parts(Rewriter):
             part = [self.axis(e, e.axes[0], end - start, others)] if end - start > 1 else []
             place = index(dict.fromkeys(part, 1), start)
             made = _Part(self, axis, place, {n: x[start] for n, x in constants.items()}, eqns)
+            axes = (*part, *(d for d in e.axes if d != axis))
             try:
-                args = tuple(map(made.of, e.values))
+                args = made.all(e.values, axes)
             except _MixedError:
                 self.dims = before
                 return ()
-            axes = (*part, *(d for d in e.axes if d != axis))
             products.append(self.add(eqns, e.op, args, axes) if axes else args[0])
         total, *_ = sums = products[:1]
         for x in products[1:-1]:
@@ -176,6 +176,14 @@ class _Part:
             self.made[name] = made = self.read(name, {}, x) if isinstance(x, Tensor) else self.computed(x)
             self.parts.sums |= {made} if name in self.parts.program.internals else set()
         return self.made[name]
+
+    def all(self, names: Iterable[str], axes: Collection[str]) -> tuple[str, ...]:
+        """The parts of what is reduced over these axes. Raises _MixedError, also where they are the same along one: a
+        sum counts it, and a maximum of it is known to the verifier as a maximum alone."""
+        found = tuple(map(self.of, names))
+        if not {*axes} <= {d for a in found for d in self.parts.known[a].dims}:
+            raise _MixedError
+        return found
 
     def computed(self, e: Eqn) -> str:
         match OPS[e.op].kind:

@@ -91,7 +91,8 @@ def program_bytes(program: Program) -> int:
     by_data = any(OPS[e.op].known == "mask" and e.out not in conditions for e in program.eqns)
     distinct = () if by_data else program.distinct  # lengths may leave some out
     ends = [*_unknown_ends(program, conditions)]
-    needed = [_parts_needed(program, conditions, dict.fromkeys(ends, x)) for x in (False, True)]
+    regions = _regions(conditions, sizes)
+    needed = [_parts_needed(program, conditions, regions, dict.fromkeys(ends, x)) for x in (False, True)]
 
     def read(t: Tensor, parts: Mapping[str, float]) -> Iterator[tuple[Access, float]]:
         for e in program.eqns:
@@ -119,13 +120,12 @@ def _unknown_ends(program: Program, conditions: Mapping[str, Condition]) -> Iter
 
 
 def _parts_needed(
-    program: Program, conditions: Mapping[str, Condition], assumed: Mapping[str, bool]
+    program: Program, conditions: Mapping[str, Condition], regions: list[Region], assumed: Mapping[str, bool]
 ) -> dict[str, float]:
     """The part of each value that is needed where comparisons of positions, and with known integers, say so.
 
     assumed: how some others come out.
     """
-    regions = _regions(conditions, program.sizes)
     single = frozenset(d for d, n in program.sizes.items() if n == 1)
     dims = {name: single.union(v.dims) for name, v in program.values().items()}
     needed, _ = _needed(program, conditions, regions, None, assumed)

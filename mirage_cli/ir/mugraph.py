@@ -13,7 +13,7 @@ from the roles (`ir.placement`). A library kernel is one `dot` of two tensors in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -134,6 +134,11 @@ class Kernel:
             body=tuple(replace(e, axes=other(e.axes), dims=other(e.dims)) for e in self.body),
             stores=tuple(replace(s, access=tuple(i.within(indices) for i in s.access)) for s in self.stores),
         )
+
+    def needed_loads(self, body: Iterable[Eqn], stores: Iterable[Store]) -> tuple[Load, ...]:
+        """Those that some of its equations and stores need."""
+        used = {v for e in body for v in e.values} | {s.value for s in stores}
+        return tuple(x for x in self.loads if x.out in used)
 
     @cached_property
     def read(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 from itertools import combinations
 from math import inf, isnan, prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,19 +106,30 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     return (*found, *(replace(x, unless=y) for x, y in joined))
 
 
+class Visited(NamedTuple):
+    """The part of a loop that its limits leave: in the mean over the positions and integers that they depend on, and
+    the most; and where it begins and ends for each of them, as parts of the loop."""
+
+    mean: float = 1.0
+    most: float = 1.0
+    begins: NDArray[np.float64] = np.zeros(1)
+    ends: NDArray[np.float64] = np.ones(1)
+
+    def in_work(self, chunks: int) -> float:
+        """The part of so many chunks of the loop that have any of it."""
+        touched = np.ceil(self.ends * chunks) - np.floor(self.begins * chunks)
+        return float(np.where(self.ends > self.begins, touched, 0.0).mean() / chunks)
+
+
 def visited(
     found: Sequence[Limit], loop: Sequence[str], sizes: Mapping[str, int], integers: Mapping[str, Tensor]
-) -> tuple[float, float]:
-    """The part of a loop that its limits leave: in the mean over the positions and integers that they depend on, and
-    the most.
-
-    integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none.
-    """
+) -> Visited:
+    """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     samples = {leaf: s for leaf in leaves if (s := _samples(leaf, sizes, integers)) is not None}
     known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
-        return 1.0, 1.0
+        return Visited()
     size = sizes[loop[0]]
     grid = np.meshgrid(*samples.values(), indexing="ij")
     at = dict(zip(samples, grid, strict=True))
@@ -135,7 +147,8 @@ def visited(
     work = np.clip(last - first, 0, size)
     if gap:
         work = work - np.clip(np.minimum(gap[1], last) - np.maximum(gap[0], first), 0, work)
-    return float((work / size).mean()), float((work / size).max())
+    begins, ends = (np.clip(x, 0, size) / size for x in np.broadcast_arrays(first, last))
+    return Visited(float((work / size).mean()), float((work / size).max()), begins, ends)
 
 
 def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> NDArray[np.float64] | None:

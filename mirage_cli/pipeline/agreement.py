@@ -168,7 +168,8 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
     equal. words: those of which each bit may be set."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
-    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
+    seed = get_args(Data).index(data)  # of which whole numbers are others too
+    generators = {x.device: torch.Generator(x.device).manual_seed(seed) for x in values if isinstance(x, torch.Tensor)}
 
     def example(i: int, x: Any) -> Any:
         if not isinstance(x, torch.Tensor):

@@ -26,8 +26,9 @@ from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
+from mirage_cli.pipeline.inductors import by_inductor
 from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
-from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.outlining import inlined, replace_call
 from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
@@ -72,16 +73,6 @@ def on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
 
 
-def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
-    change in place is made functional and put back."""
-    from torch._inductor.compile_fx import compile_fx
-
-    by_pytorch(model)
-    with tracing(None), torch.no_grad():
-        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
-
-
 def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
     """Puts calls of kernels in the place of regions that have one, where they can run."""
     tune = options.get("tune")
@@ -94,7 +85,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, LEAST_S, [r.times for r in found.regions]) if tune else kernels.known(graphs)
+        made = kernels.of(graphs, [r.times for r in found.regions]) if tune else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
         several = [gain_of(r, k) for r, k in known if served(model, r)]

@@ -192,7 +192,8 @@ class Kernels:
     BudgetError.
 
     target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
-    kernels that overlap in other ways are kept too, for a model to choose from.
+    kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the name of each
+    program whose tuning begins.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class Kernels:
         workers: int | None = None,
         db: str | Path | None = None,
         in_model: bool = False,
+        on_tuning: Callable[[str], None] = lambda _: None,
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
@@ -212,6 +214,7 @@ class Kernels:
         self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()
+        self.on_tuning = on_tuning
 
     def __enter__(self) -> Kernels:
         from mirage_cli.pipeline.session import Session
@@ -219,20 +222,19 @@ class Kernels:
 
         self.stack.enter_context(without_main())
         self.store = self.stack.enter_context(Store(self.path))
-        session = Session(self.target, self.options, self.store, self.measures, command="mirage_cli")
+        session = Session(
+            self.target, self.options, self.store, self.measures, command="mirage_cli", on_tuning=self.on_tuning
+        )
         self.session = self.stack.enter_context(session)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def of(
-        self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0, calls: Sequence[int] = ()
-    ) -> list[Kernel | NoKernelError]:
+    def of(self, graphs: Sequence[spec_graph.Graph], calls: Sequence[int] = ()) -> list[Kernel | NoKernelError]:
         """The best kernel of each graph, or why there is none. Equal graphs are searched once.
 
-        least_s: of search and tuning for each, whatever the budget is. calls: how often each is called, where that
-        differs: the budget goes where most may be gained.
+        calls: how often each is called, where that differs: the budget goes where most may be gained.
         """
         from mirage_cli.pipeline.budgets import optimize_together
 
@@ -243,7 +245,7 @@ class Kernels:
             times[x.text] += n
         programs = [(p, text) for text, x in distinct.items() for p in x.programs]
         each = [times[text] for _, text in programs]
-        found = optimize_together(self.session, programs, each, self.options.budget_s, least_s)
+        found = optimize_together(self.session, programs, each, self.options.budget_s)
         problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
         made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
         return [made[x.text] for x in standing]
@@ -277,8 +279,9 @@ class Kernels:
         if not isinstance(result, Result):
             return str(getattr(result, "problem", "the search failed"))
         if result.best is None:
-            refused = result.tuning.rejected[0].problem if result.tuning and result.tuning.rejected else None
-            return refused or f"nothing was timed in {self.session.options.budget_s:.0f} s"
+            from mirage_cli.pipeline.budgets import why_none
+
+            return why_none(result)
         return ""
 
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:

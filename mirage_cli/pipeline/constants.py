@@ -30,13 +30,19 @@ aten = torch.ops.aten
 Values = dict[Any, torch.Tensor]
 
 
-def worked_out(model: torch.fx.GraphModule) -> Values:
-    """What nodes that read no tensors of the model's make, on the CPU; of operators that are known here where it has at
-    most MOST elements."""
+def evaluated(model: torch.fx.GraphModule) -> Values:
+    """The values of nodes that read no tensor of the model's, on the CPU. The value of an operator that has a row here
+    has at most MOST elements."""
     values: Values = {}
 
     def value(x: Any) -> Any:
-        return values.get(x, x) if isinstance(x, torch.fx.Node) else torch.device("cpu") if is_device(x) else x
+        return (
+            values.get(x, x)
+            if isinstance(x, torch.fx.Node)
+            else torch.device("cpu")
+            if isinstance(x, torch.device)
+            else x
+        )
 
     for n in calls(model.graph):
         like = n.meta.get("val")
@@ -52,20 +58,16 @@ def worked_out(model: torch.fx.GraphModule) -> Values:
     return values
 
 
-def is_device(x: Any) -> bool:
-    return isinstance(x, torch.device)
-
-
 def folded(model: torch.fx.GraphModule) -> None:
-    """Makes numbers and positions as such. What operators that are not known make of numbers alone is put among the
-    tensors that the model holds."""
-    values = worked_out(model)
+    """Replaces evaluated nodes: by numbers, by positions, or by a buffer of the model where their operator has no row
+    here."""
+    values = evaluated(model)
     with unset_fake_temporarily(), torch.no_grad():
         for n, made in values.items():
             if not supported(n):
-                instead = held(model, n, made)
+                instead = as_buffer(model, n, made)
             elif n.all_input_nodes and not row_of(n).moves and not made.is_floating_point() and not made.is_complex():
-                instead = counted(model.graph, n, made)
+                instead = as_positions(model.graph, n, made)
             else:
                 continue
             if instead is not None:
@@ -73,8 +75,8 @@ def folded(model: torch.fx.GraphModule) -> None:
                 model.graph.erase_node(n)
 
 
-def held(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:
-    """The tensor as one of the model's own."""
+def as_buffer(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:
+    """The node of a buffer of the model with this tensor."""
     model.register_buffer(f"made_{node.name}", made.to(node.meta["val"].device), persistent=False)
     with model.graph.inserting_before(node):
         found = model.graph.get_attr(f"made_{node.name}")
@@ -90,7 +92,7 @@ def scale_of(tensor: torch.Tensor) -> float | None:
     return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
 
 
-def counted(graph: torch.fx.Graph, node: Any, made: torch.Tensor) -> Any:
+def as_positions(graph: torch.fx.Graph, node: Any, made: torch.Tensor) -> Any:
     """The tensor as a number or as positions along an axis; None where it is neither."""
     steps = [*steps_of(made)]
     if made.numel() == 0 or len(steps) > 1 or (steps and made.dtype == torch.bool):
@@ -106,11 +108,11 @@ def counted(graph: torch.fx.Graph, node: Any, made: torch.Tensor) -> Any:
     options: dict[str, Any] = {"dtype": made.dtype, "device": node.meta["val"].device}
     with graph.inserting_before(node):
         if axis is None:
-            return kept(graph, node, aten.full.default, [*made.shape], first, **options)
+            return called(graph, node, aten.full.default, [*made.shape], first, **options)
         count = made.shape[axis]
-        line = kept(graph, node, aten.arange.start_step, first, first + step * count, step, **options)
-        lying = kept(graph, node, aten.view.default, line, [n if d == axis else 1 for d, n in enumerate(made.shape)])
-        return kept(graph, node, aten.expand.default, lying, [*made.shape])
+        line = called(graph, node, aten.arange.start_step, first, first + step * count, step, **options)
+        lying = called(graph, node, aten.view.default, line, [n if d == axis else 1 for d, n in enumerate(made.shape)])
+        return called(graph, node, aten.expand.default, lying, [*made.shape])
 
 
 def steps_of(made: torch.Tensor) -> Iterator[tuple[int, int]]:
@@ -122,8 +124,8 @@ def steps_of(made: torch.Tensor) -> Iterator[tuple[int, int]]:
                 yield axis, step
 
 
-def kept(graph: torch.fx.Graph, node: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-    """A call, with what is known of its result."""
+def called(graph: torch.fx.Graph, node: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """The node of a call, with its value."""
     found = graph.call_function(target, args, kwargs)
     values = tree_map(lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x, args)
     with node.meta["val"].fake_mode:

@@ -24,6 +24,7 @@ from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
 from mirage_cli.pipeline.figures import Figures
+from mirage_cli.pipeline.inductors import Inductors
 from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.outlining import inlined
@@ -35,10 +36,8 @@ from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
 from mirage_cli.store.store import Store
 
-LEAST_S = 5.0
-"""Of search and tuning for one region, however many there are."""
-IN_MODEL, IN_MODEL_LEAST_S = 0.15, 3.0
-"""The part of a budget, and at least so many seconds, in which kernels are chosen for how fast the whole model is."""
+IN_MODEL = 0.15
+"""The part of a budget in which kernels are chosen for how fast the whole model is."""
 WHOLE_S = 20.0
 """What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
 OPERATOR_S = 0.02
@@ -152,30 +151,38 @@ def optimize(
     say(table(found.shares))
     in_model = sum(r.times for r in found.regions) > 1
     tuning_s = budget * (1 - IN_MODEL) if in_model else budget
-    with Kernels(target, budget=tuning_s, seed=seed, workers=workers, db=db, in_model=in_model) as kernels:
-        made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
-        measures = kernels.measures
-    model, original = found.model, with_own_graph(found.model)
-    with Store(kernels.path) as store:
-        figures = Figures(store, kernels.target) if measures else None
-        used: dict[str, Kernel] = {}
-        for gain in gains(found, made, example_inputs, figures):
-            say(str(gain))
-            if gain.kernel is not None:
-                used[gain.region.module] = gain.kernel
-                setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
-        left = between(model) if used else []
-        if figures is not None:
-            for other in left:
-                other.compile(dynamic=dynamic is not None)
-            if in_model:
-                within_s = max(IN_MODEL * budget, IN_MODEL_LEAST_S)
-                with unchanged(original, example_inputs):
-                    used |= fastest_within(model, example_inputs, used, figures, within_s, say)
-            if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
-                return as_exported(
-                    Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
-                )
+    with Inductors(found.model, found.regions) as inductors:
+        with Kernels(
+            target,
+            budget=tuning_s,
+            seed=seed,
+            workers=workers,
+            db=db,
+            in_model=in_model,
+            on_tuning=inductors.begin,
+        ) as kernels:
+            made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
+            measures = kernels.measures
+        model, original = found.model, with_own_graph(found.model)
+        with Store(kernels.path) as store:
+            figures = Figures(store, kernels.target) if measures else None
+            used: dict[str, Kernel] = {}
+            for gain in gains(found, made, example_inputs, figures, inductors):
+                say(str(gain))
+                if gain.kernel is not None:
+                    used[gain.region.module] = gain.kernel
+                    setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+            left = between(model) if used else []
+            if figures is not None:
+                for other in left:
+                    other.compile(dynamic=dynamic is not None)
+                if in_model:
+                    with unchanged(original, example_inputs):
+                        used |= fastest_within(model, example_inputs, used, figures, inductors, IN_MODEL * budget, say)
+                if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
+                    return as_exported(
+                        Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
+                    )
     return as_exported(model, original, function, example_inputs)
 
 
@@ -184,6 +191,7 @@ def fastest_within(
     inputs: Sequence[Any],
     used: Mapping[str, Kernel],
     figures: Figures,
+    inductors: Inductors,
     within_s: float,
     say: Callable[[str], object],
 ) -> dict[str, Kernel]:
@@ -209,7 +217,7 @@ def fastest_within(
     given = given_to(model, changed, inputs)
     for name, kernel in changed.items():
         own = replaced_in(model, name)
-        figures.keep(kernel, region_beside(own, torch.compile(own.original, dynamic=False), given[name]))
+        figures.keep(kernel, region_beside(own, inductors.of(name, own.original), given[name]))
     return changed
 
 
@@ -323,7 +331,11 @@ def kind_of(x: Any) -> object:
 
 
 def gains(
-    found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], figures: Figures | None
+    found: Cut,
+    made: Sequence[Kernel | NoKernelError],
+    inputs: Sequence[Any],
+    figures: Figures | None,
+    inductors: Inductors,
 ) -> Iterator[Gain]:
     """What becomes of each region, of what was found for it. figures: where its kernel's times beside Inductor's are
     kept; None where kernels are not timed."""
@@ -341,7 +353,7 @@ def gains(
         if beside is None:
             own = attribute(found.model, name)
             kernel = replaced(found, gain.region, gain.kernel)
-            beside = region_beside(kernel, torch.compile(own, dynamic=False), given[name])
+            beside = region_beside(kernel, inductors.of(name, own), given[name])
             figures.keep(gain.kernel, beside)
         yield faster(gain, beside)
 

@@ -33,23 +33,37 @@ def optimize(
     start of processes.
     """
     at_hand = time.monotonic() if began is None else began
+    for (program, text), found in zip(programs, searched(session, programs), strict=True):
+        if isinstance(found, Result):
+            yield found
+            continue
+        spent_s = max(found.seconds if isinstance(found, Found) else 0.0, time.monotonic() - at_hand)
+        yield finish(session, program, text, found, session.options.tuning_s(spent_s))
+        at_hand = time.monotonic()
+        if was_interrupted(found):
+            raise KeyboardInterrupt
+
+
+def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Found | Failed]:
+    """What the database answers, and what the searches of the others find, in order. The processes that tuning needs
+    start meanwhile."""
     keys = keys_of([p for p, _ in programs], session.target, session.measures)
     known = {i: r for i, key in enumerate(keys) if (r := stored_result(session, key)) is not None}
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
         session.prepare()
-    searched = search_all(left, session.target, session.options, session.progress.doing)
-    for i, (program, text) in enumerate(programs):
+    found = search_all(left, session.target, session.options, session.progress.doing)
+    for i, (program, _) in enumerate(programs):
         if i in known:
             yield known[i]
             continue
         session.progress.program(i + 1, program.name)
         session.progress.doing("searching")
-        found = next(searched)
-        yield finish(session, program, text, found, time.monotonic() - at_hand)
-        at_hand = time.monotonic()
-        if isinstance(found, Found) and found.stopped == "interrupted":
-            raise KeyboardInterrupt
+        yield next(found)
+
+
+def was_interrupted(found: Found | Failed) -> bool:
+    return isinstance(found, Found) and found.stopped == "interrupted"
 
 
 def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
@@ -74,27 +88,30 @@ def tune_on(session: Session, program: Program, result: Result, more_s: float) -
 
 
 def finish(
-    session: Session, program: Program, text: str, found: Found | Failed, waited_s: float = 0.0
+    session: Session, program: Program, text: str, found: Found | Failed, left_s: float | None = None
 ) -> Result | Unfinished:
     """From verified μGraphs to the result: they are kept, timed on this GPU or predicted, and the best is kept.
-    waited_s: seconds spent waiting for the search, which may be more than the search took."""
+    left_s: for that; by default what the search has left of the budget."""
     from mirage_cli.pipeline.predicting import predicted_result
     from mirage_cli.pipeline.tuning import tuned_result
 
-    o = session.options
-    about = About(program.name, program.sizes, program.dtype, o.seed)
+    o, own = session.options, about(session, program)
     if isinstance(found, Failed):
-        return Unfinished(about, found.problem)
+        return Unfinished(own, found.problem)
     asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context, session.command)
-    empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
+    seconds = o.tuning_s(found.seconds) if left_s is None else left_s
+    empty = Result(own, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
-    left_s = o.tuning_s(max(found.seconds, waited_s))
 
     def made() -> Result:
         key = keep_search(session, program, text, found)
-        return (tuned_result if measures else predicted_result)(session, program, key, found, empty, left_s)
+        return (tuned_result if measures else predicted_result)(session, program, key, found, empty, seconds)
 
-    return _claimed(session, about, made)
+    return _claimed(session, own, made)
+
+
+def about(session: Session, program: Program) -> About:
+    return About(program.name, program.sizes, program.dtype, session.options.seed)
 
 
 def _claimed(session: Session, about: About, made: Callable[[], Result]) -> Result | Unfinished:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import in_parts
@@ -15,6 +15,7 @@ from mirage_cli.tune.measure import Problem, TensorSpec
 from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
 
+@lru_cache(maxsize=64)
 def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
@@ -33,9 +34,6 @@ def measured_problem(program: Program, seed: int) -> Problem:
 
     apart = program.apart()
     lowered = lower(apart)
-    tensors = {t.name for t in (*lowered.inputs, *lowered.outputs)}
-    between = [v.dims for name, v in lowered.values().items() if name not in tensors]
-    largest = max((math.prod(apart.sizes[d] for d in dims) for dims in between), default=0)
     blocks = blocks_of(program)
     blocked = [axis for axis, *_ in blocks]
     forms = [torch_source(apart, blocked=blocked), torch_source(lowered, "stepwise", blocked)]
@@ -44,7 +42,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
-    judged = cut, lies, called, program.arguments, largest, program.dtype, blocks
+    judged = cut, lies, called, program.arguments, program.dtype, blocks
     return Problem(inputs, outputs, source, seed, *judged)
 
 

@@ -79,6 +79,9 @@ CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
 LIFTS = ("aten.lift_fresh", "aten.lift_fresh_copy")
 """Operators by which a graph reads what the model's text makes of a number, and nothing else."""
+WITHOUT_GRADIENT = torch.ops.higher_order.wrap_with_set_grad_enabled
+MODES = (WITHOUT_GRADIENT, torch.ops.higher_order.wrap_with_autocast)
+"""Operators that run a graph under a mode of its own."""
 COMPOSITE = DispatchKey.CompositeExplicitAutograd
 """Of PyTorch's own text of an operator in others."""
 PREFIX = "region_"
@@ -108,13 +111,16 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
     their rows alone are changed (`put_in_place`).
     """
-    program = torch.export.export(
-        model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
-    )
+    with torch.enable_grad():  # else the graph would not say where the model turns gradients off
+        program = torch.export.export(
+            model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
+        )
+    modes = modes_of(program)
+    detached(modes)
     held = program.graph_signature.inputs_to_lifted_tensor_constants
     numbers = {held[n.name] for n in placeholders(program.graph) if n.name in held and only_lifted(n)}
     some = decompositions(program.graph)
-    if some or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
+    if some or modes or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
         program = decomposed(program, some)
         if lists := {op: by for op, by in decompositions(program.graph).items() if is_for_each(op)}:
             program = decomposed(program, lists)  # which changed their tensors in place
@@ -131,6 +137,35 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
             scale = None if node in written else scale_of(tensor)  # what it holds differs by call
             node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale}
     return made  # type: ignore[return-value]
+
+
+def modes_of(program: torch.export.ExportedProgram) -> list[tuple[torch.fx.Node, torch.fx.GraphModule]]:
+    """The calls of graphs that run under a mode of their own (autocast, gradients on or off), and these graphs. To
+    decompose a program is to write them out, with autocast's conversions."""
+    graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    return [
+        (n, attribute(m, x.target))
+        for m in graphs
+        for n in calls(m.graph)
+        if n.target in MODES
+        for x in n.all_input_nodes
+        if x.op == "get_attr"
+    ]
+
+
+def detached(modes: Iterable[tuple[torch.fx.Node, torch.fx.GraphModule]]) -> None:
+    """Detaches what is computed where gradients are off, which a graph that is written out no longer says."""
+    for node, inner in modes:
+        if node.target is not WITHOUT_GRADIENT or node.args[0]:
+            continue
+        for output in inner.graph.find_nodes(op="output"):
+            for x in output.all_input_nodes:
+                if not isinstance(x.meta.get("val"), torch.Tensor):
+                    continue
+                with inner.graph.inserting_before(output):
+                    own = inner.graph.call_function(torch.ops.aten.detach.default, (x,))
+                own.meta = dict(x.meta)
+                output.replace_input_with(x, own)
 
 
 def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:

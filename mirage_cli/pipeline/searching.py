@@ -23,6 +23,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, cast_of
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.separable import separable
 from mirage_cli.ir.skewed import skewed
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.verifying import Verifier
@@ -225,6 +226,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
         )
 
     form = skewed(form) or form
+    form = separable(form) or form
     result = searched(form)
     for taken_apart in (by_parts, in_pieces):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:

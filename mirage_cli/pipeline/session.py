@@ -48,7 +48,8 @@ class Session:
     """Owns the processes that compile, interpret and measure: each starts when it is first asked for, and serves until
     the end.
 
-    measures: whether kernels are timed, on this machine's GPU, or only predicted. on_tuned: told of each tuning.
+    measures: whether kernels are timed, on this machine's GPU, or only predicted. on_tuning: told the name of each
+    program whose tuning begins. on_tuned: told of each tuning.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Session:
         progress: Progress | None = None,
         command: str = "",
         on_tuned: Callable[[Tuned], None] = lambda _: None,
+        on_tuning: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.on_tuned = on_tuned
+        self.on_tuned, self.on_tuning = on_tuned, on_tuning
         self.target, self.options, self.store, self.command = target, options, store, command
         self.progress = progress or Silence()
         self.measures = has_gpu and options.tune

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.pipeline.kept import readable_graph
-from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes
+from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes, tensor_spec
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.store.results import Finalist, Kernel, Lost, Nearby, Rejected, Result, Tuning
-from mirage_cli.tune.measure import Judged, Timing
+from mirage_cli.tune.measure import Candidate, Judged, Timing
 from mirage_cli.tune.price import bottlenecks
+from mirage_cli.tune.proposals import Proposals
 from mirage_cli.tune.select import tune
 from mirage_cli.tune.task import Task
-from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+from mirage_cli.tune.trials import Incumbent, Trial, Trials, Tuned
+from mirage_cli.tune.trials import key_of as key_of_trial
 from mirage_cli.verify.numeric import longest_sum
+
+AHEAD = 8
+"""First kernels of a program that are compiled while another is tuned."""
 
 
 def tuned_result(session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float) -> Result:
     """The result of one program on this GPU, stored if there is a kernel. empty: the result without kernels. left_s:
     what the search has left of the budget. Raises MeasureError."""
+    session.on_tuning(program.name)
     stored = session.store.best(key)
     incumbent = readable_incumbent(session, key, stored)
     tuned = tune_plans(session, program, key, found, incumbent, left_s)
@@ -69,6 +77,18 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     )
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
+
+
+def compile_ahead(session: Session, program: Program, found: Found) -> None:
+    """Has the first kernels compiled that tuning is going to ask for, while another program is tuned."""
+    means, graphs = session.means(), {p.id: p.graph for p in found.plans}
+    some = Proposals(graphs, session.target, Trials(), session.options.seed).first(found.as_written, [])
+    sources: dict[str, str] = {}
+    for id, schedule in some[:AHEAD]:
+        with suppress(EmitError):
+            sources[key_of_trial(id, schedule)] = means.emit(graphs[id], schedule)
+    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
+    means.farm.give_ahead([Candidate(key, source) for key, source in sources.items()], inputs, outputs)
 
 
 def tune_plans(

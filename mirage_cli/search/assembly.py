@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
@@ -12,7 +11,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
-from mirage_cli.search.expand import axes_of, stored_axes
+from mirage_cli.search.expand import axes_of, fresh_name, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.twice import summed_twice
@@ -61,7 +60,7 @@ class Buffers:
     tensors: list[Tensor]
 
     def add(self, key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
-        name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in self.taken)
+        name = fresh_name(wanted, self.taken)
         self.taken.add(name)
         self.names[key] = name
         self.tensors.append(Tensor(name, dims, dtype))
@@ -83,7 +82,7 @@ def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Co
     for step in steps:
         names: dict[str, str] = {}
         for chunk in (k.chunk for k in step.plan.kernels if k.split):
-            names[chunk] = next(x for n in count() if (x := f"{chunk}_{n}" if n else chunk) not in used)
+            names[chunk] = fresh_name(chunk, used)
         used |= {*names.values()}
         found.append(_renamed(step, names) if any(old != new for old, new in names.items()) else step)
     return (*found,)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
 from mirage_cli.search.batch import Array, Batch, fits, held
@@ -29,13 +29,14 @@ from mirage_cli.search.occupancy import (
     Multiplied,
     Occupancy,
     Segment,
+    copies,
     in_warpgroups,
     occupancy,
     one_load_bytes,
     segment,
     used,
 )
-from mirage_cli.search.traffic import Part, bytes_once, of_parts, part_of, whole_rows
+from mirage_cli.search.traffic import Lines, Part, bytes_once, of_parts, part_of, whole_rows
 from mirage_cli.search.work import Model, Work
 from mirage_cli.target.gpus import Target
 
@@ -69,7 +70,11 @@ TERMS: Mapping[str, str] = {
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
+    "slices": "threads along what a block sums compute the same elements of what lacks it",
+    "shuffles": "sums across threads take exchanges of registers",
     "turned": "what a warpgroup has computed goes through shared memory to be a second operand",
+    "parts": "float32 is split in two parts for the matrix units in every iteration",
+    "transposed": "a warpgroup's second operand of TF32 lies along the sum in shared memory, wherever it comes from",
     "descriptors": "blocks come faster from the L2 through descriptors",
     "warpgroups": "blocks that warpgroups multiply come faster from it too",
     "turns": "a block that is alone on its multiprocessor computes or multiplies",
@@ -77,8 +82,9 @@ TERMS: Mapping[str, str] = {
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
     "late": "a load of less than 4 bytes a thread is not fetched ahead",
-    "narrow": "each of them takes instructions for its address and its way to shared memory",
+    "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
+    "lengths": "loops that data end at different places leave the last multiprocessors alone",
     "spread": "few blocks leave multiprocessors idle",
     "short": "a loop of few iterations waits once and has no use for more stages",
     "port": "a multiprocessor takes more than its share of the L2's rate where others are idle",
@@ -155,31 +161,85 @@ def _sooner(x: Launch, s: Segment) -> Array:
 
 
 def products_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ 2 · runs · elements / rate · uneven"""
-    each = (2.0 * p.n * s.runs * p.space / p.rate for s in segments for p in s.products)
+    """Σ runs · (2 · elements / rate + parts_us + transposed_us) · uneven: a product waits for its operands' parts"""
+    each = (
+        p.n * s.runs * (2.0 * p.space / p.rate + x.term("parts", _parts_us(x, p), 0.0) + _transposed_us(x, p))
+        for s in segments
+        for p in s.products
+    )
     return sum(each, x.zero) * o.uneven
 
 
+def _parts_us(x: Launch, p: Multiplied) -> Array:
+    """`splitting` · elements that warps split in parts, those that several warps have counted for each / (the float32
+    rate · `simd`)"""
+    if not p.product.single:
+        return x.zero
+    c, (down, across) = x.target.costs, _warps_along(p, x.batch.warps)
+    left, right = p.product.singles
+    rows = p.rows * np.where(p.left_first, left, right) * across
+    columns = p.columns * np.where(p.left_first, right, left) * np.where(p.grouped, 1.0, down)
+    elements = np.where(p.split > 0, p.depth * (rows + columns), 0.0)
+    return c.splitting * elements / (x.target.fp32_flops_per_us * c.simd)
+
+
+def _transposed_us(x: Launch, p: Multiplied) -> Array:
+    """elements of the second operand · accesses of a warp to shared memory / 32 · 128 bytes · `banks` / shared memory's
+    rate, where a warpgroup multiplies TF32."""
+    left, right = (_accesses(x, p, lines) for lines in p.product.lines)
+    accesses = np.where(p.left_first, right, left)
+    bytes_moved = p.columns * p.depth * accesses * np.where(p.grouped & (p.split > 0), LINE_BYTES / 32.0, 0.0)
+    return x.term("transposed", x.target.costs.banks * bytes_moved / x.target.smem_bytes_per_us, 0.0)
+
+
+def _accesses(x: Launch, p: Multiplied, lines: Lines | None) -> Array:
+    """How many times the banks are accessed for what 32 threads hold of a second operand of TF32, one element each.
+
+    n = elements that a thread loads at once, r = min(32 · n, columns) / 8. Where the operand lies along its columns,
+    threads store each of two parts to r rows of four banks. Where n is 1, Triton has an operand as it comes lie across
+    its memory order: min(32, extent of the axis across) accesses to store it, and to read it.
+    """
+    if lines is None or p.product.beside == "bfloat16":
+        return x.zero
+    side_by_side = {a for a, _ in lines.aligned(x.sizes)}
+    along = bool(side_by_side & {*p.product.summed})
+    at_once = np.minimum(one_load_bytes(x, lines), WIDEST_BYTES) / lines.element
+    stored = x.zero if along else 2.0 * np.maximum(1.0, np.minimum(32.0 * at_once, p.columns) / 8.0)
+    return stored + np.where(at_once < 2, 2.0 * np.minimum(32.0, p.columns if along else p.depth), 0.0)
+
+
 def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """(Σ runs · elements · operations · copies + `narrow` · loads of less than 4 bytes) / (the float32 rate · `simd` ·
+    """(Σ runs · elements · operations · copies + `narrow` · loads of less than 16 bytes) / (the float32 rate · `simd` ·
     awake²) · uneven + sums across warps
 
-    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it.
+    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it; else
+    `occupancy.copies`.
     """
     c = x.target.costs
     each = (_operations(x, s, *e) for s in segments for e in s.work.elementwise)
     operations = sum(each, x.zero) + x.term("narrow", c.narrow * _narrow_loads(x, segments), 0.0)
+    operations = operations + x.term("shuffles", c.shuffle * _shuffles(x, segments), 0.0)
     us = operations / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
     return us + x.term("sums", c.across_us * _sums(x, segments) / x.target.sms * o.uneven, 0.0)
 
 
+def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
+    """Σ runs · elements of a sum's result · n · log2 n, of n threads along what it sums."""
+    total = x.zero
+    for s in segments:
+        for result, summed in s.work.sums:
+            threads = x.zero + copies(x, result, summed)
+            total = total + s.runs * x.elements[result] * threads * np.log2(threads)
+    return total
+
+
 def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
-    """Elements that products' loops load one or few at a time, not by asynchronous copies."""
+    """Loads of products' loops that are less than the widest."""
     return sum(
         (
             s.runs
             * n
-            * np.where((at_once := one_load_bytes(x, lines)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
+            * np.where((at_once := one_load_bytes(x, lines)) < WIDEST_BYTES, x.elements[axes] * size / at_once, 0.0)
             for s in segments
             if s.work.dots and s.work.loop
             for axes, size, _, lines, n in s.work.blocks
@@ -189,9 +249,16 @@ def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
 
 
 def _operations(
-    x: Launch, s: Segment, axes: tuple[str, ...], operations: float, conversions: int, rows: tuple[str, ...]
+    x: Launch,
+    s: Segment,
+    axes: tuple[str, ...],
+    operations: float,
+    conversions: int,
+    rows: tuple[str, ...],
+    beside: tuple[str, ...],
 ) -> Array:
     computed = s.runs * (x.elements[axes] * (operations + x.target.costs.conversion * conversions))
+    computed = computed * x.term("slices", x.zero + copies(x, axes, beside), 1.0)
     if rows:
         computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / x.elements[rows]), 1.0)
     return computed
@@ -262,6 +329,18 @@ def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
 
 
 # -- the rest
+
+
+def lengths(x: Launch, segments: Sequence[Segment]) -> Array:
+    """1 + (longest / mean - 1) / max(1, program instances of a multiprocessor), of those that have any work and whose
+    loops data end: beside the longest, which may start last, others have ended."""
+    total = x.zero + 1.0
+    for s in segments:
+        if s.work.by_data:
+            mean = s.trips / np.maximum(s.in_work, 1.0 / x.programs)
+            here = np.maximum(1.0, x.programs * s.in_work / x.target.sms)
+            total = np.maximum(total, 1.0 + np.maximum(0.0, s.longest / mean - 1.0) / here)
+    return total
 
 
 def launch_us(x: Launch) -> Array:
@@ -373,6 +452,8 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "latency": latency_us(x, segments, o),
         "operands": operands_us(x, segments, o),
     }
+    alone = x.term("lengths", lengths(x, segments), 1.0)
+    busy = {name: us if name == "latency" else us * alone for name, us in busy.items()}
     times = np.array([x.term(name, us, 0.0) for name, us in busy.items()])
     parts = {
         "launch": launch_us(x),
@@ -433,10 +514,15 @@ def _operand_rows(p: Multiplied, warps: Array) -> Array:
 
     A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup reads each operand once.
     """
-    down = np.minimum(warps, np.maximum(1.0, np.ceil(p.rows / MIN_DOT)))
-    across = np.ceil(warps / down)
+    down, across = _warps_along(p, warps)
     groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, p.rows / WARPGROUP_ROWS))
     return p.rows * np.where(p.grouped, 1.0, across) + p.columns * np.where(p.grouped, groups, down)
+
+
+def _warps_along(p: Multiplied, warps: Array) -> tuple[Array, Array]:
+    """Warps along the rows and along the columns of a product."""
+    down = np.minimum(warps, np.maximum(1.0, np.ceil(p.rows / MIN_DOT)))
+    return down, np.ceil(warps / down)
 
 
 def _turned_rows(p: Multiplied, warps: Array) -> Array:
@@ -493,8 +579,8 @@ def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
     if not w.limits or w.loop[0] not in axes:
         return 1.0
     depends = {a for limit in w.limits for leaf in limit.leaves for a in _axes_of(x.m.kernel, leaf)}
-    mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-    return x.term("masks", x.zero + (mean if depends <= {*axes} else most), 1.0)
+    found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+    return x.term("masks", x.zero + (found.mean if depends <= {*axes} else found.most), 1.0)
 
 
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:

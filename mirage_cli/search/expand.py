@@ -7,7 +7,7 @@ targets; `equations` writes one down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -368,15 +368,17 @@ class _Walk:
         return order
 
 
-def value_name(d: Decomposition, f: Form, taken: Mapping[str, object]) -> str:
+def fresh_name(wanted: str, taken: Container[str]) -> str:
+    """The first of `x`, `x_1`, `x_2`, ... that is not taken."""
+    return next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in taken)
+
+
+def value_name(d: Decomposition, f: Form, taken: Container[str]) -> str:
     """The program's name for a class where it has one, else a fresh one."""
     name = d.names.get(f)
     if name is not None and name not in taken:
         return name
-    n = 0
-    while f"v{n}" in taken:
-        n += 1
-    return f"v{n}"
+    return next(x for n in count() if (x := f"v{n}") not in taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +441,7 @@ class _Writer:
     def leaf(self, f: Form) -> None:
         atom = f.atom
         base = atom.args[0] if self.d.is_input(f) and atom is not None else value_name(self.d, f, self.known)
-        name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
+        name = fresh_name(base, self.known)
         self.load(name, f, access_of(self.d, f))
         self.value[f] = name
 
@@ -486,8 +488,7 @@ class _Writer:
         if dtype is None or (isinstance(known, Tensor) and known.dtype == dtype):
             return value
         if (value, dtype) not in self.casts:
-            base = f"{value}_{DTYPES[dtype]}"
-            name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
+            name = fresh_name(f"{value}_{DTYPES[dtype]}", self.known)
             eqn = self.known[name] = equation(name, dtype, (value,), (), self.known, self.order)
             self.eqns.append(eqn)
             self.casts[value, dtype] = name

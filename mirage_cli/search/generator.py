@@ -87,56 +87,69 @@ def search(
     prices: known from searches for the same target, and for those that follow.
     """
     start = time.perf_counter()
-    prices = {} if prices is None else prices
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
-    run = _Search(d, target, bounds or Bounds(), prune, prices)
+    run = _Search(d, target, bounds or Bounds(), prune, {} if prices is None else prices)
     try:
         written = greedy.as_written(run)  # however little time there is
     except InexpressibleError:
         if not d.cancels:
             raise
-        d = decompose(program, own_algebra_only=True, literal=True)  # in which whole numbers stay such
-        run = _Search(d, target, bounds or Bounds(), prune, prices)
+        run = run.literal()  # in which whole numbers stay such
         written = greedy.as_written(run)
-    as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
-    unsearched = [written]
-    stopped = "exhausted"
+    as_written, *literal = _literally(run) if run.d.cancels else [run.assembly.in_order(written)]
 
     def look_and_ask() -> bool:
         looking(run.enumerated, min((us for us, _ in run.found), default=None))
         return deadline()
 
+    ways, stopped = _explore(run, written, end, look_and_ask)
+    return SearchResult(
+        _cheapest_first([*filter(None, map(run.assembly.exact_candidate, ways)), as_written, *literal]),
+        as_written,
+        classes=len(run.d.nodes),
+        nodes=sum(len(n) for n in run.d.nodes.values()),
+        enumerated=run.enumerated,
+        pruned=dict(run.d.cuts + run.space.cuts),
+        stopped=stopped,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _explore(
+    run: _Search, written: greedy.Kernels, end: Callable[[], bool], deadline: Callable[[], bool]
+) -> tuple[list[tuple[Costed, ...]], str]:
+    """The kernels of each plan, and why the search stopped: of those within the bounds until the deadline, and of those
+    that need no search until the end."""
+    unsearched = [written]
+    stopped = "exhausted"
     try:
         run.deadline = end
         fused = greedy.fused(run, written)
         if run.assembly.exact_candidate(tuple(fused.values())):
             unsearched = [fused]
-        run.deadline = look_and_ask
+        run.deadline = deadline
         unsearched.append(greedy.stored(run, fused))
         for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
-            run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
+            run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, budget)
     except greedy.OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = [*run.found, *((greedy.predicted_us(k, run.gap_us), tuple(k.values())) for k in unsearched)]
-    candidates: dict[str, Candidate] = {}
-    for _, steps in found:
-        if candidate := run.assembly.exact_candidate(steps):
-            candidates.setdefault(candidate.id, candidate)
-    for c in (as_written, *literal):
-        candidates.setdefault(c.id, c)
-    ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
-    nodes, pruned = sum(len(n) for n in d.nodes.values()), dict(d.cuts + run.space.cuts)
-    seconds = time.perf_counter() - start
-    return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
+    return [*(steps for _, steps in run.found), *(tuple(k.values()) for k in unsearched)], stopped
+
+
+def _cheapest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Each candidate once: of equal μGraphs, the first."""
+    unique: dict[str, Candidate] = {}
+    for c in candidates:
+        unique.setdefault(c.id, c)
+    return tuple(sorted(unique.values(), key=lambda c: (c.predicted_us, c.id)))
 
 
 def _literally(run: _Search) -> list[Candidate]:
     """The program as written, and its operators fused, with what cancels computed all the same: where what it is
     computed from was rounded, the program may be more exact with it."""
-    d = decompose(run.d.program, own_algebra_only=True, literal=True)
-    literal = _Search(d, run.target, run.space.bounds, run.prune, run.priced)
+    literal = run.literal()
     written = greedy.as_written(literal)
     fused = literal.assembly.in_order(greedy.fused(literal, written))
     return [literal.assembly.in_order(written), replace(fused, shape=("as written", *fused.shape))]
@@ -184,6 +197,11 @@ class _Search:
         self.steps: dict[frozenset[Form], list[Step]] = {}
         self.enumerated = 0
 
+    def literal(self) -> _Search:
+        """The search among the program's own equations, with what cancels."""
+        d = decompose(self.d.program, own_algebra_only=True, literal=True)
+        return _Search(d, self.target, self.space.bounds, self.prune, self.priced)
+
     def ask(self) -> None:
         """Raises OutOfTimeError at the deadline."""
         if self.deadline():
@@ -206,6 +224,7 @@ class _Search:
         total = 0.0
         element_bytes = self.storage.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
+            kernel = self.storage.with_all_stores(kernel, element_bytes)
             alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
             try:
                 best = self.priced[alike]
@@ -436,5 +455,3 @@ class _Search:
         together = tuple(f for f in (first, *near) if f in self.d.outputs)
         whole = [together] if 2 < len(together) <= greedy.MAX_TOGETHER and together[0] is first else []
         return [(first,), *((first, f) for f in near), *whole]
-
-    # -- μGraphs

@@ -22,24 +22,31 @@ WORD_BYTES = 4
 
 class Value(NamedTuple):
     """A value that is held. words: registers of an element, of which one holds two where products alone take them.
-    across: the axes behind its own of what it is computed from or with: lanes that share them each hold a copy (a slice
-    of a layout, in Triton)."""
+    beside: the axes without its own of what it is computed from or with: threads that share them each hold a copy (a
+    slice of a layout, in Triton)."""
 
     axes: tuple[str, ...]
     words: float
-    across: tuple[str, ...]
+    beside: tuple[str, ...]
 
 
 Moment = tuple[tuple[Value, int], ...]
 """The values that are held at a time, and how many there are alike."""
 
 
+class Operand(NamedTuple):
+    """A load that only products take, which lies in shared memory."""
+
+    axes: tuple[str, ...]
+    element_bytes: int
+
+
 class Held(NamedTuple):
-    """moments: of a kernel, those at which most is held. operands: for each segment, the loads in front of it that only
-    products take, which lie in shared memory: axes and bytes of an element."""
+    """moments: of a kernel, those at which most is held. operands: for each segment, those that are loaded in front of
+    it."""
 
     moments: tuple[Moment, ...]
-    operands: tuple[tuple[tuple[tuple[str, ...], int], ...], ...]
+    operands: tuple[tuple[Operand, ...], ...]
 
 
 def held_at_once(
@@ -59,22 +66,23 @@ def held_at_once(
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
     moments: dict[Moment, None] = {}
-    beside: list[tuple[tuple[tuple[str, ...], int], ...]] = []
+    in_front: list[tuple[Operand, ...]] = []
     later = [_used(s) for s in placement.segments]
     known = set[str]()
     for i, segment in enumerate(placement.segments):
         behind = set[str]().union(*later[i + 1 :])
         through = {v for v in known - {s.out for s in segment.steps} if v in later[i] or v in behind}
-        beside.append(tuple((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands)))
-        spaces = _spaces(kernel, segment)
+        taken = ((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands))
+        in_front.append(tuple(Operand(*x) for x in taken))
+        spaces = spaces_of_sums(kernel, segment)
         for names in _moments(segment, through, behind, set(loads)):
             values = (
-                Value(kernel.value_dims[v], words[v], _across(kernel, v, spaces))
+                Value(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
                 for v in sorted(names - operands - {*added})
             )
             moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
         known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
-    return Held(_most(moments), tuple(beside))
+    return Held(_most(moments), tuple(in_front))
 
 
 def _used(segment: Straight | Loop) -> set[str]:
@@ -101,9 +109,8 @@ def _moments(segment: Straight | Loop, through: set[str], behind: set[str], load
     yield (through if loop else through & behind) | accumulators
 
 
-def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
-    """The axes over which a segment sums, in their order in blocks; none where it multiplies: a layout of the matrix
-    units has few copies."""
+def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
+    """The axes of what a segment sums; none where it multiplies: a layout of the matrix units has few copies."""
     order = [d for d, _ in kernel.roles]
     eqns = [s for s in segment.steps if isinstance(s, Eqn)]
     if any(e.op == "dot" for e in eqns):
@@ -112,10 +119,10 @@ def _spaces(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
     return [tuple(d for d in order if d in space) for space in sums]
 
 
-def _across(kernel: Kernel, name: str, spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    axes = kernel.value_dims[name]
-    across = [s[max(map(s.index, axes)) + 1 :] for s in spaces if axes and {*axes} < {*s}]
-    return max(across, key=len, default=())
+def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of the largest of these spaces that has the axes, and others."""
+    beside = [tuple(d for d in s if d not in axes) for s in spaces if axes and {*axes} < {*s}]
+    return max(beside, key=len, default=())
 
 
 def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:

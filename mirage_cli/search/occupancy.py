@@ -105,14 +105,15 @@ class Multiplied(NamedTuple):
 class Segment(NamedTuple):
     """A segment of the kernel: in front of its loops, a loop, or behind them.
 
-    trips: iterations of a program instance in the mean; longest: of that with the most; runs: of all. loaded: bytes
-    that an iteration loads; fetched: what the L2 serves for them. multiplies: whether the matrix units do. depth:
-    iterations whose loads are in flight.
+    trips: iterations of a program instance in the mean; longest: of that with the most; in_work: the part of the
+    instances that have any; runs: of all. loaded: bytes that an iteration loads; fetched: what the L2 serves for them.
+    multiplies: whether the matrix units do. depth: iterations whose loads are in flight.
     """
 
     work: Work
     trips: Array
     longest: Array
+    in_work: Array
     runs: Array
     loaded: Array
     fetched: Array
@@ -176,7 +177,7 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     if p.single:
         tf32, (a, b) = target.tf32_flops_per_us, p.singles
         in_parts = {"bfloat16": target.tensor_flops_per_us / 3, "float16": tf32 / 2}.get(p.beside, tf32 / 3)
-        units = np.where(x.batch.tf32x3, c.tf32x3 * in_parts * together, c.ieee * target.fp32_flops_per_us)
+        units = np.where(x.batch.tf32x3, c.tf32x3 * in_parts, c.ieee * target.fp32_flops_per_us)
         split = x.batch.tf32x3 * on_units * (left * a + right * b) * depth
     if p.single and p.small_within is not None:
         small = _of_small_type(x, p.small_within)
@@ -188,18 +189,23 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
 
 
 def segment(x: Launch, w: Work) -> Segment:
-    """trips = Π tiles of the loop's axes · the part of them that masks leave; longest = the same · the most they leave.
+    """trips = Π tiles of the loop's axes · the part of them that masks leave, one of all chunks at least; longest = the
+    same · the most they leave of a chunk.
 
     depth = stages where the matrix units multiply, else 1: only such loops are pipelined.
     """
     trips = longest = elements_of(x.tiles, w.loop) + x.zero
+    in_work = x.zero + 1.0
     if w.limits:
-        mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-        trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
-        longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
+        found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+        chunks = x.batch.split if x.m.split in w.loop else in_work
+        counts, which = np.unique(np.broadcast_to(chunks, x.zero.shape), return_inverse=True)
+        in_work = np.array([found.in_work(int(n)) for n in counts])[which]
+        trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
+        longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
     moved = [
-        (n * x.elements[axes] * size, used(x, run, lines, size) if axes else 1.0)
-        for axes, size, run, lines, n in w.blocks
+        (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.element_bytes) if b.axes else 1.0)
+        for b in w.blocks
     ]
     loaded = sum((each for each, _ in moved), x.zero)
     fetched = sum((each / used for each, used in moved), x.zero)
@@ -208,7 +214,7 @@ def segment(x: Launch, w: Work) -> Segment:
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
-    return Segment(w, trips, longest, x.programs * trips, loaded, fetched, products, multiplies, depth)
+    return Segment(w, trips, longest, in_work, x.programs * trips, loaded, fetched, products, multiplies, depth)
 
 
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
@@ -251,28 +257,40 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
 def _operand_bytes(x: Launch, s: Segment) -> Array:
     """Of operands that were loaded in front of a segment."""
-    return sum((x.elements[axes] * size for axes, size in s.work.operands), x.zero)
+    return sum((x.elements[o.axes] * o.element_bytes for o in s.work.operands), x.zero)
 
 
 def held_together(x: Launch) -> Array:
-    """Elements that are held in registers at once: max over moments of Σ elements · words · copies.
-
-    copies = lanes along the axes behind a value's own, at most all threads: blocks are laid out from the last axis on.
-    """
-    threads = 32 * x.batch.warps
+    """Elements that are held in registers at once: max over moments of Σ elements · words · copies."""
     most = x.zero
     for moment in x.m.moments:
         held = x.zero
         for v, n in moment:
-            lanes = x.elements[v.across] / (_side_by_side(x, v.across[-1]) if v.across else 1.0)
-            held = held + n * v.words * x.elements[v.axes] * np.clip(lanes, 1.0, threads)
+            held = held + n * v.words * x.elements[v.axes] * copies(x, v.axes, v.beside)
         most = np.maximum(most, held)
     return most
 
 
+def copies(x: Launch, axes: Sequence[str], beside: Sequence[str]) -> Array | float:
+    """Threads that each hold a value with these axes, where blocks have those beside them too: blocks are laid out from
+    the last axis of the schedule's order on, what a thread loads at once, then threads, then what each has several of.
+
+    Of each axis beside: min(max(1, threads / those along the axes behind it), those along itself).
+    """
+    threads, found = 32 * x.batch.warps, 1.0
+    along = {a: np.maximum(1.0, x.batch.block[a] / _side_by_side(x, a)) for a in (*axes, *beside)} if beside else {}
+    for a in beside:
+        behind = reduce(
+            np.multiply, (np.where(x.batch.place[b] > x.batch.place[a], n, 1.0) for b, n in along.items()), 1.0
+        )
+        found = found * np.clip(threads / behind, 1.0, along[a])
+    return found
+
+
 def _side_by_side(x: Launch, axis: str) -> Array:
     """Elements along an axis that a thread loads by one instruction."""
-    lines = (y for w in x.m.segments for _, _, _, y, _ in w.blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
+    blocks = (b.lines for w in x.m.segments for b in w.blocks)
+    lines = (y for y in blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
     each = (np.minimum(one_load_bytes(x, y), WIDEST_BYTES) / y.element for y in lines)
     return reduce(np.maximum, each, x.zero + 1.0)
 

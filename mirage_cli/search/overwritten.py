@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import count
 
 from mirage_cli.ir.access import dims_of, plain
 from mirage_cli.ir.inplace import reread, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
 from mirage_cli.search.assembly import Candidate, concatenated
+from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
 
 
@@ -47,7 +47,7 @@ def _names(parts: tuple[Part, ...], taken: set[str]) -> dict[Part, str]:
     """A name for what is to be written to each part."""
     names: dict[Part, str] = {}
     for p in parts:
-        names[p] = next(x for n in count() if (x := f"{p.tensor.name}_new{n or ''}") not in taken)
+        names[p] = fresh_name(f"{p.tensor.name}_new", taken)
         taken.add(names[p])
     return names
 

@@ -13,6 +13,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.schedule import multiplied_as
+from mirage_cli.search.traffic import Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Product:
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
     float8: bool = False
     """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
+    lines: tuple[Lines | None, Lines | None] = (None, None)
+    """Where its left and its right operand lie in memory, those that are loaded."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -94,8 +97,9 @@ def product_of(
     float8: bool,
     exact: Collection[str],
     stored: Mapping[str, str],
+    lines: Mapping[str, Lines | None],
 ) -> Product:
-    """stored: the types of values that are of a smaller one than float32."""
+    """stored: the types of values that are of a smaller one than float32. lines: where loads lie."""
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
     small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
@@ -110,4 +114,5 @@ def product_of(
         small[0] if first != second else "float32",
         None if alone is None else alone.within,
         float8,
+        (lines.get(str(e.args[0])), lines.get(str(e.args[1]))) if first or second else (None, None),
     )

@@ -4,9 +4,14 @@
     -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
 
 The matrix units wait for an operand in every iteration where threads can load less at once than an asynchronous copy
-moves. x + j may begin at any element, along c elements lie apart, and rows of an odd number of elements begin
-anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows are those of an
-intermediate, which begin at multiples of 16 bytes.
+moves. Elements that are loaded one by one, as of odd rows of float32, go to shared memory in an order in which all
+threads wait for one bank. x + j may begin at any element, along c elements lie apart, and rows of an odd number of
+elements begin anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows
+are those of an intermediate, which begin at multiples of 16 bytes.
+
+    O = dot(A[k, m], B[k, n], k), of float32  -->  A_laid[m, k] = A, and the product of it and B
+
+Warpgroups take their second operand of TF32 along the sum, so one of the two lies so.
 
     O = dot(bfloat16(X), bfloat16(W), k), of float32  -->  X_laid = bfloat16(X), W_laid = bfloat16(W)
 
@@ -18,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import count
+from math import prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
 from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
+from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
 from mirage_cli.search.occupancy import Launch, one_load_bytes
 from mirage_cli.search.traffic import lines_of, whole_rows
@@ -33,10 +39,10 @@ from mirage_cli.target.gpus import Target
 
 
 def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, Tensor]:
-    """Copies of inputs from which products of the best plan are fed faster: where they load less at once than an
-    asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and where the
-    program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or that
-    names positions."""
+    """Copies of inputs from which products of the best plan are fed faster: where they load one element at once, or
+    less than an asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and
+    where the program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or
+    that names positions."""
     found: dict[str, Tensor] = {}
     tensors = {t.name: t for t in program.inputs if t.name not in program.changed and t.below is None}
     best = result.candidates[0]
@@ -46,6 +52,9 @@ def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, 
     for name, loads in accesses.items():
         if (t := tensors.get(name)) is not None and (order := _wide_order(program, t, loads)) is not None:
             found[name] = _laid(t, order)
+    for x, order in _across_the_sum(best):
+        if (t := tensors.get(x.buffer)) is not None:
+            found[t.name] = _laid(t, order)
     summed = {x.buffer for k in best.graph.kernels for x in k.loads if _summed(k) & {*x.dims}}
     for name, dtype in _cast_alone(program).items():
         if name in summed & tensors.keys():
@@ -86,9 +95,26 @@ def _wide_order(program: Program, t: Tensor, loads: Iterable[Load]) -> tuple[str
     return None if last in (None, t.dims[-1]) else (*(d for d in t.dims if d != last), last)
 
 
+def _across_the_sum(c: Candidate) -> Iterator[tuple[Load, tuple[str, ...]]]:
+    """Of each product of two float32 tensors of which neither lies along the sum: the load of the smaller one, and the
+    order in which it would."""
+    tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
+    for k in c.graph.kernels:
+        loads = {x.out: x for x in k.loads if c.graph.element_bytes[x.buffer] == DTYPE_BYTES["float32"]}
+        for e in (e for e in k.body if e.op == "dot"):
+            pair = [loads[v] for v in e.values if v in loads]
+            lines = [lines_of(x, tensors[x.buffer], DTYPE_BYTES["float32"]) for x in pair]
+            if len(pair) < 2 or any(y is None or {a for a, _ in y.aligned(sizes)} & {*e.axes} for y in lines):
+                continue
+            x = min(pair, key=lambda x: prod(sizes[d] for d in tensors[x.buffer].dims))
+            own = [d for d, i in zip(tensors[x.buffer].dims, x.access, strict=True) if i.axis in e.axes]
+            if own and sizes[own[-1]] * DTYPE_BYTES["float32"] >= LINE_BYTES:
+                yield x, (*(d for d in tensors[x.buffer].dims if d != own[-1]), own[-1])
+
+
 def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
-    """Loads of a plan of which threads load less at once than an asynchronous copy moves, and that a product sums; and
-    those of a library whose rows are not aligned."""
+    """Loads of a plan of which threads load one element at once, or less than an asynchronous copy moves, and that a
+    product sums; and those of a library whose rows are not aligned."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
     for k in c.graph.kernels:
         if k.kind == "library":
@@ -99,7 +125,7 @@ def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < COPY_BYTES:
+            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < max(COPY_BYTES, 2 * size):
                 yield x
 
 
@@ -119,7 +145,7 @@ def behind_copies(
     copying them takes as long as the best plan without."""
     aligned = {name: t.with_aligned_rows(program.sizes, DTYPE_BYTES[t.dtype]) for name, t in laid.items()}
     taken = {*program.sizes, *program.values(), *(t.name for t in program.results)}
-    names = {name: next(x for n in count() if (x := f"{name}_laid{n or ''}") not in taken) for name in laid}
+    names = {name: fresh_name(f"{name}_laid", taken) for name in laid}
     copies = search(_copies(program, laid, names)).candidates[0]
     if copies.predicted_us >= best_us:
         return None

@@ -248,7 +248,7 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
     needed = [n for n in degrees if n in used or any(n in degrees[u] for u in used)]
     types: Mapping[str, Type] = {e.out: e.type for e in kernel.body}
     scratch = tuple(Tensor(f"@{n}_part", (chunk, *dims_of[n]), ACCUMULATED[types[n]]) for n in needed)
-    first_loads = _needed_loads(kernel, first_body, loop.stores)
+    first_loads = kernel.needed_loads(first_body, loop.stores)
     first = Kernel(
         kernel.name,
         "generated",
@@ -259,7 +259,7 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
     )
     place(first)
     merge_loads, merge_body = _merge(needed, degrees, scratch, kernel, chunk, order)
-    loads = merge_loads + _needed_loads(kernel, rest, whole)
+    loads = merge_loads + kernel.needed_loads(rest, whole)
     body = merge_body + rest
     second = Kernel(kernel.name, "generated", _roles(kernel, loads, body, {chunk: "tile"}, order), loads, body, whole)
     place(second)
@@ -301,11 +301,6 @@ def _merge(
                 part = emit(f"{n}_{m}_{i}", "mul" if g > 0 else "div", part, f"{m}_scale")
         emit(n, ops[n] if OPS[ops[n]].extremum else "sum", part, over=(chunk,))
     return loads, tuple(body)
-
-
-def _needed_loads(kernel: Kernel, body: tuple[Eqn, ...], stores: tuple[Store, ...]) -> tuple[Load, ...]:
-    used = {v for e in body for v in e.values} | {s.value for s in stores}
-    return tuple(x for x in kernel.loads if x.out in used)
 
 
 def _roles(

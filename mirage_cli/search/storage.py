@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Decomposition
-from mirage_cli.ir.mugraph import Load, exact_values
+from mirage_cli.ir.access import Access, dims_of
+from mirage_cli.ir.mugraph import Kernel, Load, Store, exact_values
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES
 from mirage_cli.search.roles import Plan
@@ -26,8 +28,17 @@ class Storage:
         self.exact, self.precise = d.exact, d.precise
         self.weighed: dict[Form, int] = {}
         self.written: dict[Form, int] = {}
-        for (t, _, _), f in zip(d.program.places(), d.outputs, strict=True):
+        places: dict[Form, dict[Access, int]] = {}
+        for (t, _, access), f in zip(d.program.places(), d.outputs, strict=True):
             self.written[f] = self.written.get(f, 0) + DTYPE_BYTES[t.dtype]
+            bytes_at = places.setdefault(f, {})
+            bytes_at[access] = bytes_at.get(access, 0) + DTYPE_BYTES[t.dtype]
+        self.turned = {
+            "@" + f.key: bytes_at
+            for f, bytes_at in places.items()
+            if len(bytes_at) > 1 and all(f.dims == frozenset(dims_of(a)) for a in bytes_at)
+        }
+        """The places, with the bytes of an element, of classes that several outputs hold in different orders."""
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
@@ -67,6 +78,18 @@ class Storage:
         found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
         found |= {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
         return found | {"@" + f.key: self.written[f] for f in plan.targets if f in self.written}
+
+    def with_all_stores(self, kernel: Kernel, element_bytes: dict[str, int]) -> Kernel:
+        """The kernel with a store for each order in which outputs hold a class, whose bytes are noted."""
+        if not any(s.buffer in self.turned for s in kernel.stores):
+            return kernel
+        stores: list[Store] = []
+        for s in kernel.stores:
+            for n, (access, each) in enumerate(self.turned.get(s.buffer, {s.access: element_bytes[s.buffer]}).items()):
+                name = f"{s.buffer}_{n}" if n else s.buffer
+                element_bytes[name] = each
+                stores.append(replace(s, buffer=name, access=access))
+        return replace(kernel, stores=tuple(stores))
 
     def exact_values(self, plan: Plan) -> list[frozenset[str]]:
         """For each kernel, the values whose products are of float32."""

@@ -25,6 +25,10 @@ MOST_BLOCKS = 1 << 16
 """Choices of blocks of one kernel."""
 BEST_OF_PART = 3
 """Choices of blocks of one of several parts, for each choice along the axes that it shares."""
+UNEVEN = (4.0, 8.0, 16.0)
+"""Chunks of a loop that data end, at least."""
+MOST_TERMS = 16
+"""Terms of a sum that a thread may have all of."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -67,7 +71,8 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
         choices = choices[1:] if walked else choices[:-1]
     fitting = [t for t in choices if t <= top] or [MIN_DOT]
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
-    single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
+    batched = any(d in p.batch for w in m.segments for p, _ in w.dots)  # beside another product, of which it is a row
+    single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
     beside = d in m.grid and any(d in side and len(side) > 1 for side in _sides(m))
     if beside and size < MIN_DOT:
         single = [1, top]  # of which a block may have all, beside another axis of the side
@@ -136,7 +141,7 @@ def choices(
     split: int | None = None,
 ) -> Choices:
     """Those whose blocks fit. split: the number of chunks, where other kernels say it; else numbers that bring the grid
-    near whole waves."""
+    near whole waves, and more where data end the loop: of short chunks, the longest ends soon after the others."""
     block = _joined(m, sizes, target, coarse=coarse) if m.several else _fitting(m, sizes, coarse=coarse)
     axes = tuple(d for d, r in m.kernel.roles if r != "tile")
     one = np.ones(len(next(iter(block.values()))) if block else 1)
@@ -147,7 +152,10 @@ def choices(
         programs = reduce(np.multiply, (np.ceil(sizes[d] / block[d]) for d in m.grid), one)
         most = np.maximum(1, sizes[m.split] // block[m.split])
         wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
-        chunks = [np.minimum(most, np.maximum(2, np.round(target.sms * w / programs))) for w in wanted]
+        chunks = [np.maximum(2, np.round(target.sms * w / programs)) for w in wanted]
+        if any(w.by_data for w in m.segments):
+            chunks += [np.maximum(n, chunks[-1]) for n in (UNEVEN[-1:] if coarse else UNEVEN)]
+        chunks = [np.minimum(most, n) for n in chunks]
     # so many warps that a thread has about 32 elements of the largest accumulator or value that is computed
     largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
     largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
@@ -170,8 +178,8 @@ def choices(
 
 def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
     """Whether masks alone keep a product's loads from what one instruction may load: boxes have none."""
-    blocks = (x for w in m.segments if w.dots and w.loop for x in w.blocks)
-    rows = (sizes[a] * size for _, size, _, lines, _ in blocks if lines for a in lines.aligned_axes(sizes))
+    blocks = (b for w in m.segments if w.dots and w.loop for b in w.blocks)
+    rows = (sizes[a] * b.element_bytes for b in blocks if b.lines for a in b.lines.aligned_axes(sizes))
     return any(row % WIDEST_BYTES for row in rows)
 
 
@@ -227,12 +235,27 @@ def best_schedule(
     m: Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
-    found = choices(m, sizes, target, [default_order(m)], coarse=True, split=split)
+    found = choices(m, sizes, target, orders_of(m, sizes, coarse=True), coarse=True, split=split)
     if not len(found.order):
         return None
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None
+
+
+def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> list[tuple[str, ...]]:
+    """Orders of block axes that are worth a try: the default; that with rows and columns of products exchanged, which
+    coarse estimates tell apart for float32 alone; and that with short axes first that are held whole and summed by no
+    product: a thread then has all of a sum's terms."""
+    order = default_order(m)
+    found = [order]
+    if m.matrix_axes(sizes) and (m.single or not coarse):
+        found.append(exchanged(m, order))
+    multiplied = {a for e in m.kernel.body if e.op == "dot" for v in e.values for a in m.kernel.value_dims[v]}
+    summed = {a for w in m.segments for _, axes in w.sums for a in axes} - multiplied
+    short = [d for d in order if d in summed and d in m.whole and sizes[d] <= MOST_TERMS]
+    found.append((*short, *(d for d in order if d not in short)))
+    return [*dict.fromkeys(found)]
 
 
 def default_order(m: Model) -> tuple[str, ...]:

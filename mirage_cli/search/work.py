@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
@@ -17,30 +18,72 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Moment, held_at_once
+from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
-Elementwise = tuple[Axes, float, int, Axes]
-"""The axes over which equations compute, operations for an element, how many elements are read for an operand of a
-product, and the rows of that operand."""
+
+
+class Loaded(NamedTuple):
+    """A load: the axes of its block, what is read, and where."""
+
+    axes: Axes
+    element_bytes: float
+    part: Part
+    access: Access
+
+
+class Block(NamedTuple):
+    """The block of loads that are alike. beside: the axes along which elements lie side by side. alike: how many."""
+
+    axes: Axes
+    element_bytes: float
+    beside: Axes
+    lines: Lines | None
+    alike: int
+
+
+class Elementwise(NamedTuple):
+    """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
+    product, whose own axes the rows are. beside: `live.axes_beside`."""
+
+    axes: Axes
+    operations: float
+    reads: int
+    rows: Axes
+    beside: Axes
+
+
+class Stored(NamedTuple):
+    """A store: the axes of its block."""
+
+    axes: Axes
+    element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
+    """What one segment does in each of its iterations; the block sizes come with the tiles.
 
-    loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], float, Part, Access], ...]  # axes, bytes of an element, what is read, where
-    blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], Lines | None, int], ...]
-    """Axes, bytes of an element, those of the axes along which elements lie side by side, where its elements lie, how
-    many loads have these."""
-    dots: tuple[tuple[Product, int], ...]  # and how many there are alike
+    dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
+    nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
+    """
+
+    loop: Axes
+    loads: tuple[Loaded, ...]
+    blocks: tuple[Block, ...]
+    dots: tuple[tuple[Product, int], ...]
     elementwise: tuple[Elementwise, ...]
-    limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
-    integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
-    operands: tuple[tuple[tuple[str, ...], int], ...] = ()  # of products, loaded in front: axes, bytes of an element
+    limits: tuple[Limit, ...]
+    integers: tuple[tuple[str, Tensor], ...]
+    operands: tuple[Operand, ...]
+    sums: tuple[tuple[Axes, Axes], ...]
+
+    @property
+    def by_data(self) -> bool:
+        """Whether integers that are loaded say how far its loop goes."""
+        return any(kind == "value" for limit in self.limits for kind, _ in limit.leaves)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,18 +91,18 @@ class Model:
     """A kernel as the cost model sees it: worked out once, evaluated for many tiles. Each equals itself alone."""
 
     kernel: Kernel
-    grid: tuple[str, ...]
-    whole: tuple[str, ...]
+    grid: Axes
+    whole: Axes
     split: str | None
     segments: tuple[Work, ...]
-    stores: tuple[tuple[tuple[str, ...], int], ...]
-    accumulators: tuple[tuple[str, ...], ...]
+    stores: tuple[Stored, ...]
+    accumulators: tuple[Axes, ...]
     moments: tuple[Moment, ...]
     """What is held in registers at once (`live.held_at_once`)."""
-    products: tuple[tuple[str, ...], ...]
-    values: tuple[tuple[str, ...], ...]
+    products: tuple[Axes, ...]
+    values: tuple[Axes, ...]
     """Spaces of values, those that lie within no other."""
-    computed: tuple[tuple[str, ...], ...]
+    computed: tuple[Axes, ...]
     """Of accumulators, products and what is computed: those that lie within no other."""
     shared: frozenset[str]
     """Batch axes of every product that has them."""
@@ -68,7 +111,7 @@ class Model:
     inputs: tuple[Tensor, ...]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
-    from_bytes: frozenset[str] = frozenset()
+    from_bytes: frozenset[str]
     """Axes of products of which one operand is computed from bytes."""
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
@@ -132,7 +175,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         kernel.with_role("tile"),
         kernel.split,
         tuple(w for w, _ in segments if w.loads or w.dots or w.elementwise),
-        tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
+        tuple(Stored(s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
         at_once.moments,
         products,
@@ -157,7 +200,7 @@ class _Known:
     """What is known of a kernel's values.
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
-    or cast. halves: values that are computed in float16, two at once.
+    or cast. halves: values that are computed in float16, two at once. lines: where loads lie.
     """
 
     kernel: Kernel
@@ -169,6 +212,7 @@ class _Known:
     small: Mapping[str, Tensor]
     stored: Mapping[str, str]
     halves: set[str]
+    lines: Mapping[str, Lines | None]
 
     @staticmethod
     def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
@@ -183,18 +227,21 @@ class _Known:
             _of_bytes(kernel, element_bytes) | tensors,
             _stored_types(kernel, element_bytes, tensors),
             {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
+            {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
         )
 
-    def load_blocks(self, read: Iterable[Load]) -> Iterator[tuple[Axes, float, Axes, Lines | None]]:
-        """`Work.blocks` of these loads, without their numbers."""
-        for x in read:
-            t = self.tensors.get(x.buffer)
-            lines = lines_of(x, t, self.element_bytes[x.buffer])
-            yield x.dims, bytes_of(x, self.element_bytes), side_by_side(x, t), lines
+    def read(self, x: Load) -> Loaded:
+        return Loaded(x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access)
+
+    def blocks(self, loads: Iterable[Load]) -> Iterator[Block]:
+        """The blocks of these loads, each alone."""
+        for x in loads:
+            run = side_by_side(x, self.tensors.get(x.buffer))
+            yield Block(x.dims, bytes_of(x, self.element_bytes), run, self.lines[x.out], 1)
 
 
 def _segment(
-    k: _Known, segment: Loop | Straight, operands: tuple[tuple[Axes, int], ...]
+    k: _Known, segment: Loop | Straight, operands: tuple[Operand, ...]
 ) -> tuple[Work, list[tuple[Axes, float]]]:
     """The work of a segment. Beside it the products whose blocks are summed apart and then added to an accumulator:
     their axes, and operations for an element."""
@@ -213,23 +260,26 @@ def _segment(
     blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
     dots = (
-        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored)
+        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored, k.lines)
         for e in products
     )
     rows = _computed_operands(eqns, dims, {*k.loads})
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves)
+    spaces = spaces_of_sums(k.kernel, segment)
+    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
+    sums = ((e.dims, e.axes) for e in eqns if OPS[e.op].kind == "reduction" and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
     work = Work(
         loop.dims if loop else (),
-        tuple((x.dims, bytes_of(x, k.element_bytes), part_of(x.buffer, x.access), x.access) for x in read),
-        tuple((*block, n) for block, n in Counter(k.load_blocks(read)).items()),
+        tuple(map(k.read, read)),
+        tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
         tuple(Counter(dots).items()),
-        (*elementwise, *((axes, operations, 0, ()) for axes, operations in blocks)),
+        (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
+        tuple(sums) if spaces else (),
     )
     return work, blocks
 
@@ -320,23 +370,28 @@ def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def _elementwise(
-    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str], halves: Collection[str]
+    eqns: Sequence[Eqn],
+    rows: Mapping[frozenset[str], tuple[str, ...]],
+    loads: set[str],
+    halves: Collection[str],
+    spaces: Collection[tuple[str, ...]],
 ) -> tuple[Elementwise, ...]:
-    """halves: of the equations, those that are computed in float16, two at once."""
-    operations: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
-    conversions: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    """halves: of the equations, those that are computed in float16, two at once. spaces: `live.spaces_of_sums`."""
+    operations: defaultdict[tuple[Axes, Axes, Axes], float] = defaultdict(float)
+    conversions: Counter[tuple[Axes, Axes, Axes]] = Counter()
     for e in eqns:
-        space = _space(e)
-        operand = rows.get(frozenset(space), ())
+        axes = _space(e)
+        operand = rows.get(frozenset(axes), ())
+        key = axes, operand, axes_beside(axes, spaces)
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
         row = OPS[by_number or e.op]
         shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
         flops = 1.0 if shifts else row.flops
-        operations[space, operand] += flops / 2 if e.out in halves else flops
-        conversions[space, operand] += bool(operand and loads & set(e.values))
-    return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
+        operations[key] += flops / 2 if e.out in halves else flops
+        conversions[key] += bool(operand and loads & set(e.values))
+    return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:

@@ -301,7 +301,10 @@ class ExpressionReader:
                 one = "first" if node.id in dims[0] else "second"
                 raise self.scope.fail(node, f"dot sums over an axis of both sides, and only the {one} has {node.id}")
         axes = self.scope.axes(e.args[n:], [d for d in dims[0] if d in dims[-1]])
-        return self.append(e, op, tuple(args), axes, out)
+        made = self.append(e, op, tuple(args), axes, out)
+        if OPS[op].kind == "contraction":
+            self.scope.products[made] = self.scope.at(e)
+        return made
 
     def derived(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
         row = DERIVED[op]
@@ -394,6 +397,8 @@ class ExpressionReader:
             return x
         if x not in self.scope.inputs:
             self.indices.warn_exchanged(e, dims, indices)
+        elif outside is None:
+            self.indices.warn_outside(e, x, dims, indices)
         masks = self.inside(e, read) if outside or x not in self.scope.inputs else []
         axes = tuple(t for d, i in read for t in (d, str(i)))
         found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)

@@ -82,7 +82,8 @@ class IndexReader:
                 of, f"{of.id} is no input; an index is computed of axes, numbers and integer inputs alone"
             )
         if tensor_type(t) != "int":
-            raise self.scope.fail(of, f"{of.id} is {t.dtype}, and an index is an integer")
+            hint = f"inputs: {of.id}: {{dims: [{', '.join(t.dims)}], dtype: int32, below: AXIS}}"
+            raise self.scope.fail(of, f"{of.id} is {t.dtype}, and an index is an integer; {hint}")
         if t.below is None:
             hint = f"inputs: {of.id}: {{dims: [{', '.join(t.dims)}], dtype: {t.dtype}, below: AXIS}}"
             raise self.scope.fail(of, f"an index needs to know what {of.id} is less than; {hint}")
@@ -122,15 +123,24 @@ class IndexReader:
     def warn_exchanged(self, node: ast.expr, dims: Sequence[str], access: Sequence[Index]) -> None:
         """Warn where axes of a result are read by one another: no spec writes down the order of a result's axes, so
         that another order was likely in mind."""
-        moved = {d for d, i in zip(dims, access, strict=True) if d not in i.dims}
-        exchanged = [
-            f"{d} by {a}" for d, i in zip(dims, access, strict=True) if d in moved for a in i.dims if a in moved
-        ]
-        if exchanged:
+        if exchanged := [f"{d} by {a}" for d, a in _exchanged(dims, access)]:
             has = f"the axes {', '.join(dims)}, in the order of `dims`"
             self.scope.warn(
                 node, f"this result has {has}, and reads {', '.join(exchanged)}; `rename` says that it is meant"
             )
+
+    def warn_outside(self, node: ast.expr, name: str, dims: Sequence[str], access: Sequence[Index]) -> None:
+        """Warn where an axis of an input is read by a longer one of its own: another order of them was likely in
+        mind."""
+        sizes, alone = self.scope.sizes, {i.axis for i in access}
+        outside = [
+            f"{d}, of {sizes[d]} positions, by {a}, of {sizes[a]}"
+            for d, a in _exchanged(dims, access)
+            if a in alone and sizes[d] < sizes[a]
+        ]
+        if outside:
+            has = f"the axes {', '.join(dims)}, in this order"
+            self.scope.warn(node, f"{name} has {has}, and reads {', '.join(outside)}: what lies outside is 0")
 
     def check_written(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
         """Whether all that is written by these indices is there, and nothing twice. Raises Poisoned."""
@@ -150,6 +160,12 @@ class IndexReader:
             again = [x for x in tables_of(access) if not tables[x].distinct]
             hint = f"; if {again[0]} names none twice, declare it `distinct: true`" if again else ""
             raise self.scope.fail(nodes[0], f"these indices may write an element of {name} twice: {why}{hint}")
+
+
+def _exchanged(dims: Sequence[str], access: Sequence[Index]) -> list[tuple[str, str]]:
+    """The axes of a tensor that are read by others of its axes, which are read by others too."""
+    moved = {d for d, i in zip(dims, access, strict=True) if d not in i.dims}
+    return [(d, a) for d, i in zip(dims, access, strict=True) if d in moved for a in i.dims if a in moved]
 
 
 def _limits(access: Access) -> str:

@@ -10,7 +10,7 @@ import keyword
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -20,7 +20,7 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor
+from mirage_cli.ir.program import HALVES, INTEGERS, Drawn, Eqn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
 from mirage_cli.spec.idioms import OTHER_DTYPES
@@ -143,6 +143,22 @@ def _root(path: str, text: str) -> yaml.MappingNode:
     return Document(path, text).root(REQUIRED)
 
 
+def _reduced(value: str, dims: Sequence[str], scope: Scope) -> str:
+    """What to do about axes that an output lacks since they were reduced on the way to it."""
+    known, todo, gone = scope.builder.known, [value], set[str]()
+    for v in todo:
+        if isinstance(e := known[v], Eqn):
+            gone |= {*e.axes} - {*e.dims} if e.op != "rename" else set()
+            todo += [a for a in e.values if a not in todo]
+    lost = [d for d in dims if d in gone]
+    if not lost:
+        return ""
+    d = lost[0]
+    return (
+        f"; {d} was reduced on the way: where it is also to stay, one of the two has another name, rename(x, {d}=...)"
+    )
+
+
 class _Reader(Document):
     """One reading of a spec's text at given sizes. Nodes keep their place in the file for messages."""
 
@@ -216,7 +232,7 @@ class _Reader(Document):
         for t in inputs.values():
             if t.name not in scope.used:
                 self.warn_unused(parts["inputs"], t.name)
-        return Program(
+        program = Program(
             name,
             tuple(sizes.items()),
             dtype,
@@ -227,6 +243,8 @@ class _Reader(Document):
             parts=places,
             dynamic=tuple(self.dynamic.values()),
         )
+        self.warn_mixed(program, scope.products)
+        return program
 
     def check_dynamic(
         self, node: yaml.Node, sizes: Mapping[str, int], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
@@ -661,7 +679,21 @@ class _Reader(Document):
             dims = reader.scope.builder.known[value].dims
             if set(dims) != set(t.dims):
                 has, says = ", ".join(dims) or "none", ", ".join(t.dims) or "none"
-                self.at(place, f"the output {t.name} has the axes {has}, and the spec says {says}")
+                hint = _reduced(value, [d for d in t.dims if d not in dims], reader.scope)
+                self.at(place, f"the output {t.name} has the axes {has}, and the spec says {says}{hint}")
+
+    def warn_mixed(self, program: Program, products: Mapping[str, tuple[int, int]]) -> None:
+        """Warn of products of matrices of which one is float32 and one of 16 bits: PyTorch refuses them, and float32
+        takes several times as long."""
+        types = program.float_types()
+        for e in (e for e in program.eqns if e.out in products):
+            x, y = (program.values()[v] for v in e.values)
+            mixed = {types[v] for v in e.values if v in types}
+            half = next(iter(mixed - {"float32"}), "")
+            if len(mixed) == 2 and half in HALVES and {*x.dims} - {*y.dims} and {*y.dims} - {*x.dims}:
+                how = f"{half}(...) around the float32 operand has the product in {half}, which is several times faster"
+                message = f"of these operands one is float32 and one {half}, so the product is taken in float32; {how}"
+                self.report(*products[e.out], message, None, "warning")
 
     def warn_unused(self, node: yaml.Node, name: str) -> None:
         for key, _ in node.value:

@@ -41,6 +41,7 @@ class Scope:
     sizes: of every axis; 0 for one whose size was refused. dynamic: the axes whose size is known only when a kernel is
     called. names: of values; None for one that is poisoned. taken: names that no value of the reader's own may have.
     written: names of what is written in parts. missing: names of axes that there are not, each of which is told once.
+    products: where the text has each product, by the name of its result.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Scope:
         self.used: set[str] = set()
         self.taken: set[str] = set()
         self.missing: set[str] = set()
+        self.products: dict[str, tuple[int, int]] = {}
 
     def begin(self, text: str, place: Place) -> None:
         """Mistakes from here on are at places in this text."""

@@ -55,5 +55,14 @@ MIGRATIONS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         ),
     ),
     (4, "no record of each search: nothing read it, and results say how they were found", ("DROP TABLE searches",)),
+    (
+        5,
+        "programs for which no kernel was found",
+        (
+            """CREATE TABLE tried (
+                key TEXT PRIMARY KEY REFERENCES keys (id) ON DELETE CASCADE, budget_s REAL NOT NULL,
+                problem TEXT NOT NULL, at TEXT NOT NULL)""",
+        ),
+    ),
 )
 """Number, purpose, and statements. Applied in order, each once; never edited after a release."""

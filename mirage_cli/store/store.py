@@ -229,6 +229,17 @@ class Store:
         rows = self.rows("SELECT * FROM beside WHERE key = ? AND kernel = ?", key.id, digest(source))
         return next(iter(self.readable(rows, _beside, f"the times beside Inductor of {key.id}", key.id)), None)
 
+    def put_tried(self, key: Key, budget_s: float, problem: str) -> None:
+        """That no kernel was found within so many seconds, and why."""
+        row = {"budget_s": budget_s, "problem": problem, "at": _now()}
+        with self.transaction() as db:
+            db.table("tried").upsert({"key": _put_key(db, key), **row}, pk="key")
+
+    def tried(self, key: Key) -> tuple[float, str] | None:
+        """The seconds in which no kernel was found, and why, where that was so the last time."""
+        rows = self.rows("SELECT * FROM tried WHERE key = ?", key.id)
+        return next(iter(self.readable(rows, _tried, f"what was tried for {key.id}", key.id)), None)
+
     # -- looking around
 
     def list(self) -> tuple[Entry, ...]:
@@ -514,6 +525,12 @@ def _beside(row: Row) -> tuple[float, float]:
     for x in times:
         _check(x, NUMBER, "a time")
     return times
+
+
+def _tried(row: Row) -> tuple[float, str]:
+    _check(row["budget_s"], NUMBER, "its seconds")
+    _check(row["problem"], str, "its problem")
+    return row["budget_s"], row["problem"]
 
 
 def _winner(row: Row) -> Winner:

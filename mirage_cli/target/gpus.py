@@ -71,12 +71,14 @@ class Costs:
     simd: the part of the float32 rate that arithmetic reaches which is not all multiply-adds.
     conversion: operations that reading an element for an operand that is computed takes. The warps that share its rows
         each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
-    narrow: operations that a load of less than an asynchronous copy takes, for its address, and to pack what it loads
-        and store it in shared memory.
+    narrow: operations that a load of less than 16 bytes takes, for its address, its mask, and its way to shared memory.
+    shuffle: operations that a thread's exchange of a register with another and adding it up take.
     across_us: a sum across warps, for each warp and each element of the result.
     few_warps: the part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it
-        takes.
-    tf32x3: the part of a third of TF32's rate that three products of it reach.
+        takes, by types of 16 and 8 bits.
+    tf32x3: the part of a third of TF32's rate that three products of it reach, with warpgroups or without.
+    splitting: operations that splitting an element of float32 in two parts for TF32 takes: nine instructions.
+    banks: the time of an access of a warp to shared memory, over that of its bytes at the rate that products use.
     ieee: the part of the float32 rate that Triton's products of float32 reach without the matrix units.
     turned: how many times an element costs what reading it from shared memory does, where a warpgroup has computed it
         in this iteration and a product takes it as its second operand: it is written there, in another layout, first.
@@ -120,9 +122,12 @@ class Costs:
     simd: float
     conversion: float
     narrow: float
+    shuffle: float
     across_us: float
     few_warps: float
     tf32x3: float
+    splitting: float
+    banks: float
     ieee: float
     turned: float
     fixed_registers: float
@@ -152,9 +157,9 @@ H200_COSTS = Costs(
     step_us=0.085, warp_step_us=0.11,  # [fit]
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
-    narrow=6.0,  # instructions of a loop of 132 such loads on sm_90, a load
-    tf32x3=0.7,  # fitted on 550 schedules of two programs
-    ieee=0.4,  # [H200] two programs: 0.3 and 0.55
+    shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
+    narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next
+    tf32x3=0.95, splitting=11.0, banks=0.58, ieee=0.75,  # [H100] fitted on 67 schedules of float32, tried on 46 others
     turned=6.0,  # [fit]
     fixed_registers=60.0, held=0.15,  # no measurement is recorded
     kept=0.92,  # fitted on 259 kernels of 11 programs, compiled for sm_90
@@ -189,7 +194,6 @@ class Target:
     fp32_flops_per_us: float
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
-    max_threads_per_sm: int
     costs: Costs
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
@@ -250,7 +254,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=40 * MIB, l2_bytes_per_us=0.65 * 5120 * 1410,  # [A100] size and width
         tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
         fp32_flops_per_us=19.5e6,  # [A100]
-        smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+        smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB,  # [CC] 8.0
         link_bytes_per_us=LINK * 300e3,  # [A100] NVLink 3, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -260,7 +264,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=48 * MIB, l2_bytes_per_us=0.65 * 5120 * 2040 * 58 / 256,  # [L4] size; width estimated as [Ada]'s
         tensor_flops_per_us=POWER_LIMITED * 121e6, tf32_flops_per_us=POWER_LIMITED * 60e6,  # [L4] 72 W
         fp32_flops_per_us=30.3e6,  # [L4]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -269,7 +273,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 142 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
         fp32_flops_per_us=91.6e6,  # [Ada] L40S
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -278,7 +282,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=72 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 128 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
         fp32_flops_per_us=82.6e6,  # [Ada]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -287,7 +291,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # [H100] size; A100's width at the sustained clock
         tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -297,7 +301,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # as H100
         tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # [H200], [fit]
     ),
@@ -307,7 +311,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=126 * MIB, l2_bytes_per_us=0.65 * 5120 * 1965 * 148 / 108,  # [B] size; width estimated from A100's
         tensor_flops_per_us=POWER_LIMITED * 2250e6, tf32_flops_per_us=POWER_LIMITED * 1125e6,  # [B] HGX B200, dense
         fp32_flops_per_us=75e6,  # [B] HGX B200
-        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 10.0
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 10.0
         link_bytes_per_us=LINK * 900e3,  # [B] NVLink 5, one direction
         costs=H200_COSTS,  # not measured
     ),
@@ -317,7 +321,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2407 * 170 / 256,  # [B] RTX, size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
         fp32_flops_per_us=104.8e6,  # [B] RTX
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 12.0
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 12.0
         link_bytes_per_us=LINK * 63e3,  # [B] PCIe 5 x16, one direction
         costs=H200_COSTS,  # not measured
     ),

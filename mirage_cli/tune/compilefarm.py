@@ -82,6 +82,7 @@ class CompileFarm:
         self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._children: list[_Busy] = []
         self._waiting: deque[CompileRequest] = deque()
+        self._ahead: deque[CompileRequest] = deque()
         self._parts: dict[str, list[tuple[KernelResources, ...]]] = {}  # of candidates that are not whole yet, by id
         self._unstarted = 0
 
@@ -124,6 +125,16 @@ class CompileFarm:
         candidates = [replace(c, shares=min(c.shares, self.workers)) for c in candidates]
         self._waiting += [CompileRequest(c, inputs, outputs, i) for c in candidates for i in range(c.shares)]
         self.start(len(self._waiting) + sum(b.job is not None for b in self._children))
+        self._hand_out()
+
+    def give_ahead(
+        self, candidates: Sequence[Candidate], inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+    ) -> None:
+        """Has these compiled by half of the processes, where these have nothing else to do, in the place of what is
+        left of those that were given so before. Nobody waits for them: who gives them again finds them in Triton's
+        cache."""
+        self._ahead = deque(CompileRequest(replace(c, shares=1), inputs, outputs) for c in candidates)
+        self.start()
         self._hand_out()
 
     @property
@@ -185,9 +196,13 @@ class CompileFarm:
             del self._parts[id]
 
     def _hand_out(self) -> None:
+        unwanted = sum(b.job is not None and not b.wanted for b in self._children)
         for b in self._children:
             if b.job is None and self._waiting:
                 self._give(b, self._waiting.popleft())
+            elif b.job is None and self._ahead and unwanted < max(1, self.workers // 2):
+                unwanted += 1
+                self._give(b, self._ahead.popleft(), wanted=False)
 
     def _spawn(self) -> _Busy:
         """A process that is starting, with a deadline for its first message."""
@@ -196,8 +211,8 @@ class CompileFarm:
         child = Child("mirage_cli.tune.offline", (self.arch, self._directory), env, kernels=True)
         return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
 
-    def _give(self, b: _Busy, request: CompileRequest) -> None:
-        b.job, b.wanted = request, True
+    def _give(self, b: _Busy, request: CompileRequest, wanted: bool = True) -> None:
+        b.job, b.wanted = request, wanted
         if b.started:
             b.deadline = time.monotonic() + request.candidate.timeout_s
         with suppress(ChildDied):  # the next receive reports it

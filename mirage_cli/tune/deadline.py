@@ -1,14 +1,11 @@
-"""When tuning has to end, and what is kept of its time for judging."""
+"""When tuning has to end, and what is kept of its time for the finals."""
 
 from __future__ import annotations
 
 import time
 
-LARGE_ELEMENTS = 1 << 26
-"""A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
-finals must have."""
-LARGE_S = 2.0
-"""So is one of which a judgement has taken longer."""
+FINALS, LEAST_FINALS_S, MOST_FINALS = 0.15, 6.0, 0.3
+"""The finals' part of the budget; what they have at least; and the part that they have at most of a short budget."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
 OVERTIME_S = 10.0
@@ -17,17 +14,17 @@ case, or twice what one has taken."""
 
 
 class Deadline:
-    """Of one task, from now on. elements: of the problem."""
+    """Of one task, from now on."""
 
-    def __init__(self, budget_s: float, elements: int) -> None:
-        self.budget_s, self.elements = budget_s, elements
+    def __init__(self, budget_s: float) -> None:
+        self.budget_s = budget_s
         self.end = time.monotonic() + budget_s
         self.judging_s = 0.0  # what the longest judgement took
 
     @property
-    def large(self) -> bool:
-        """Whether the clock counts in the finals: by its elements, or since one judgement has taken seconds."""
-        return self.elements > LARGE_ELEMENTS or self.judging_s > LARGE_S
+    def finals_s(self) -> float:
+        """What the finals have besides the judgements of the winner."""
+        return max(FINALS * self.budget_s, min(LEAST_FINALS_S, MOST_FINALS * self.budget_s))
 
     @property
     def left_s(self) -> float:

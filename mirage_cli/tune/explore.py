@@ -26,14 +26,12 @@ from mirage_cli.tune.trials import Trial, Trials, key_of
 PATIENCE = 160
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
-FINISHING = 0.15
-"""The part of the budget that is left to the finals."""
-FEW, OVERTIME = 12, 0.1
-"""Until so many are timed, the first part may take all of the budget, and this part of it more."""
+FEW = 12
+"""Until so many are timed, the finals have nothing but the judgements of the winner."""
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
-"""So many timings, or this part of the budget, come before the first judgement of a large problem."""
+"""So many timings, or this part of the budget, come before the first judgement."""
 SECURED = 3
-"""Schedules of a large problem that are judged before the finals, at most, until one is right."""
+"""Schedules that are judged before the finals, at most, until one is right."""
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 BELIEVED = 0.8
@@ -49,7 +47,7 @@ class Explorer:
 
     def __init__(self, means: Means, task: Task) -> None:
         self.means, self.task, self.graphs = means, task, task.graphs
-        self.deadline = Deadline(task.budget_s, task.problem.elements)
+        self.deadline = Deadline(task.budget_s)
         self.judge = Judge(means.worker, task, self.deadline)
         self.trials = Trials()
         self.proposals = Proposals(task.graphs, means.target, self.trials, task.problem.seed)
@@ -73,10 +71,9 @@ class Explorer:
 
     @property
     def exploring_s(self) -> float:
-        """What is left of the budget for the first part. When `FEW` are timed, the finals keep their part of the
-        budget. Until then, the first part may take that too, and `OVERTIME`."""
+        """What is left of the budget for the first part. When `FEW` are timed, the finals keep their part of it."""
         enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
-        return self.deadline.left_s - (FINISHING if enough else -OVERTIME) * self.task.budget_s
+        return self.deadline.left_s - (self.deadline.finals_s if enough else 0.0)
 
     @property
     def late(self) -> bool:
@@ -115,9 +112,8 @@ class Explorer:
             with self.phase("timing"):
                 self.time()
             self.tell()
-            if self.deadline.large:
-                with self.phase("judging"):
-                    self.secure()
+            with self.phase("judging"):
+                self.secure()
             if not self.stopped:
                 over = self.exploring_s < 0 and (self.deadline.lost or self.trials.best_us < math.inf)
                 self.stopped = "budget" if over else "exhausted" if self.idle >= PATIENCE else ""

@@ -46,8 +46,8 @@ LATER = 1.15
 MANNERS, OTHERS, LEADERS = 4, 1.04, 100
 """Schedules that overlap in yet other ways, at most, that are tried within a model too; how much longer than the best
 they may have taken; and among how many of the fastest trials they are looked for."""
-LATER_S = 2.0
-"""What timing these may take, also when time is up."""
+AFTER = 0.5
+"""The part of the finals' time that careful timings leave to schedules for models and for other dynamic sizes."""
 NEARBY_GAIN = 0.01
 """The part of the time by which each must be expected to be faster in the mean from half to twice the tuned size."""
 REFUSALS = 3
@@ -56,10 +56,12 @@ LATE_REFUSALS = 3
 """After so many, when time is up, no others are judged but what is known to be right. Where nothing is, none are, as
 soon as one overflows like eager."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
-PREPARING = 4.0
-"""Times the seconds of a timing's rounds that all of it takes, where calls are long."""
-LEAST_SECONDS, LATE_SECONDS = 0.05, 0.15
-"""Of a careful timing's rounds: the least of a large problem's, and those of others when time is up."""
+LONG_US = 2000.0
+"""What a long call takes."""
+PREPARING, PREPARING_LONG = 2.0, 4.0
+"""Times the seconds of a timing's rounds that all of it takes, and where calls are long."""
+LEAST_SECONDS = 0.1
+"""Of a careful timing's rounds. Where there is no time for as much of each finalist, there are fewer finalists."""
 
 
 Verdict = tuple[Trial, Judged]
@@ -94,7 +96,7 @@ class Finals:
         excused = [(t, v) for t, v in judged if v.ok and not v.right]
         some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or (incumbent and x[0].key == incumbent.key)]
         rejected = {t.key: (t, v) for t, v in judged if not v.right}
-        for some in (right, [*right, *some_excused]):
+        for some in (right, [*right[:1], *some_excused[:1], *right[1:], *some_excused[1:]]):
             with self.explored.phase("finals"):
                 finalists, eager = self.final_timing(some)
             with self.explored.phase("judging"):
@@ -136,13 +138,14 @@ class Finals:
         best with less overlap, and of each other way the fastest that was timed. Which of them is the fastest within a
         model is seen there."""
         best, graphs = tuned.best, self.graphs
-        if not self.task.in_model or best is None or best.mugraph not in graphs or self.deadline.lost:
+        if not self.task.in_model or best is None or best.mugraph not in graphs or self.late:
             return []
         pairs = [(best.mugraph, s) for s in starting_later(graphs[best.mugraph], best.schedule)]
         with self.explored.phase("finals"):
             known = [t for pair in pairs if (t := self.trials.get(key_of(*pair))) and t.timing]
             written = [w for t in known if (w := self.written(t))]
-            timed = self.timed_again([*written, *self.explored.build(pairs)], LATER_S)
+            in_time = self.deadline.left_s > self.explored.compiling_s
+            timed = self.timed_again([*written, *(self.explored.build(pairs) if in_time else ())], self.deadline.left_s)
         us = {t.key: tuned.beside_best(t)[0] for t in (*timed, *self.trials.leaders()[:LEADERS])}
         others = {manner(best.schedule): best}
         for t in self.trials.leaders()[:LEADERS]:
@@ -152,7 +155,7 @@ class Finals:
         some |= {w.key: w for t in [*others.values()][1 : MANNERS + 1] if (w := self.written(t))}
         near = sorted(some.values(), key=lambda t: us[t.key])
         with self.explored.phase("judging"):
-            judged = [(t, self.judge.everywhere(t)) for t in near if not self.deadline.lost]
+            judged = [(t, self.judge.everywhere(t)) for t in near if not self.late]
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [(t, verdict) for t, verdict in judged if verdict.right]
 
@@ -219,17 +222,21 @@ class Finals:
 
     @property
     def late(self) -> bool:
-        """Whether the rest of a large problem's time is needed for the winner alone, or more than all time is over."""
-        return self.deadline.lost or (self.deadline.large and self.deadline.left_s < 0)
+        """Whether the rest of the time is needed for the winner alone."""
+        return self.deadline.left_s < 0
 
-    @property
-    def effort(self) -> Effort:
-        """The careful timing's. Calls of large problems are long: there it is what time allows; where time is up, it is
-        less."""
-        if not self.deadline.large:
-            return FINAL if self.deadline.left_s > 0 else replace(FINAL, seconds=LATE_SECONDS)
-        seconds = self.deadline.left_s / (PREPARING * (FINALISTS + 1))
-        return replace(FINAL, seconds=min(FINAL.seconds, max(LEAST_SECONDS, seconds)))
+    def affordable(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Effort]:
+        """The finalists that there is time for, with eager PyTorch beside them, and the effort of their timing. The
+        first two, and the incumbent, take part in any case."""
+        follows = self.task.in_model or any(g.dynamic for g in self.graphs.values())
+        within_s = self.deadline.left_s * (1 - AFTER if follows else 1)
+        long = any(t.us > LONG_US for t, _ in right[:1])
+        each_s = PREPARING_LONG if long else PREPARING  # for each second of rounds
+        most = max(2, math.floor(min(2 * FINALISTS, within_s / (each_s * LEAST_SECONDS) - 1)))
+        own = self.incumbent and key_of(self.incumbent.mugraph, self.incumbent.schedule)
+        some = [x for n, x in enumerate(right) if n < most or x[0].key == own]
+        seconds = within_s / (each_s * (len(some) + 1))
+        return some, replace(FINAL, seconds=min(FINAL.seconds, max(LEAST_SECONDS, seconds)))
 
     def emitted_incumbent(self) -> Trial | None:
         """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
@@ -259,11 +266,13 @@ class Finals:
         return replace(incumbent, failure=problem or "failed while it was timed")
 
     def final_timing(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Timing | Failure]:
-        """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
-        contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
-        timings = dict(self.means.worker.time([*contestants, self.eager], self.effort))
+        """The finalists that there is time for with careful timings, the least mean first, and eager PyTorch's, all
+        interleaved."""
+        some, effort = self.affordable(right)
+        contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(some)]
+        timings = dict(self.means.worker.time([*contestants, self.eager], effort))
         finalists: list[Verdict] = []
-        for i, (trial, verdict) in enumerate(right):
+        for i, (trial, verdict) in enumerate(some):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
                 finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))

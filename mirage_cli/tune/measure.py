@@ -91,7 +91,6 @@ class Problem:
     lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
-    largest: elements of the largest value that the reference makes on its way.
     precision: the type that the program computes in, whatever its inputs are.
     """
 
@@ -103,14 +102,8 @@ class Problem:
     lies: tuple[LiesFields, ...] | None = None
     called: str = "reference"
     arguments: tuple[int, ...] = ()
-    largest: int = 0
     precision: str = "float32"
     blocks: tuple[BlockFields, ...] = ()
-
-    @property
-    def elements(self) -> int:
-        """Of all inputs and outputs, and of the largest value in between."""
-        return sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs)) + self.largest
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import choices, default_order, exchanged, held_beside
+from mirage_cli.search.tiles import choices, held_beside, orders_of
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -73,11 +73,9 @@ LAST_RELAYS = tuple((hand_over, n) for hand_over in (Early(), Lead(4)) for n in 
 def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> Iterator[KernelSchedule]:
-    """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
-    default warps, best first; those that fit, and last those that may not."""
-    order = default_order(m)
-    orders = [order, exchanged(m, order)] if m.matrix_axes(sizes) else [order]
-    found = choices(m, sizes, target, orders, coarse=False, split=split)
+    """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
+    fit, and last those that may not."""
+    found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
     e = cost.estimate(m, found.batch, sizes, target)
     seen: set[KernelSchedule] = set()
     for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
@@ -97,7 +95,7 @@ def _best(
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
-    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
+    those before lack; both in the other orders too. The other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
@@ -107,10 +105,8 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     varied = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
-    matrix = bool(m.matrix_axes(sizes))
     for s in _diverse(ranked(m, sizes, target)):
-        swapped = [replace(s, order=exchanged(m, s.order))] if matrix else []
-        for variant in (s, *swapped):
+        for variant in (s, *_in_other_orders(m, s, sizes)):
             schedule = complete(graph, target, {varied: variant})
             if schedule is not None:
                 for made in (*_beside_next(graph, schedule, target), schedule):
@@ -405,6 +401,10 @@ def _elements_held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -
     return max(accumulated, *(elements_of(block, axes) for axes in m.computed), 1.0)
 
 
+def _in_other_orders(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> list[KernelSchedule]:
+    return [replace(s, order=order) for order in orders_of(m, sizes) if order != s.order]
+
+
 def _other_numbers(
     kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]
 ) -> Iterator[KernelSchedule]:
@@ -417,8 +417,7 @@ def _other_numbers(
         for stages in STAGES[max(at - 1, 0) : at + 2]:
             if stages != s.stages:
                 yield replace(s, stages=stages)
-    if m.matrix_axes(sizes):
-        yield replace(s, order=exchanged(m, s.order))
+    yield from _in_other_orders(m, s, sizes)
     if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
         yield from (replace(s, group=g) for g in GROUPS if g != s.group)
     if kernel.split is not None:

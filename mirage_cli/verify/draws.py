@@ -20,7 +20,7 @@ from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.interpret import run_program
-from mirage_cli.verify.reduced import largest_array
+from mirage_cli.verify.reduced import compared, largest_array
 from mirage_cli.verify.residues import (
     DRAW,
     MODULI,
@@ -143,6 +143,8 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     divisors: dict[str, set[int]] = {}
     for x, by in program.divided():
         divisors.setdefault(x.table, set()).add(by)
+    edges = {place + n for _, place in compared(program.eqns) for n in (-1, 0, 1)}
+    looked_up = {x.table for x in program.lookups()}
     found = {
         t.name: field.draw(
             (DRAW, *t.dims),
@@ -151,6 +153,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
             below(t, shapes),
             t.distinct,
             sorted(divisors.get(t.name, ())),
+            sorted(n for n in edges if t.name in looked_up and 0 <= n < (below(t, shapes) or 0)),
             t.padded,
         )
         for t in program.inputs

@@ -168,16 +168,17 @@ class Field:
         below: int | None = None,
         distinct: bool = False,
         divisors: Sequence[int] = (),
+        edges: Sequence[int] = (),
         padded: bool = False,
     ) -> Value:
         """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
         sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
-        first. divisors: every other integer is one below a multiple of these, where a quotient changes. padded: whether
-        some of them are -1 instead."""
+        first. divisors: every other integer is one below a multiple of these, where a quotient changes. edges: every
+        other is one of these, where a comparison changes. padded: whether some of them are -1 instead."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
-            x = self._integers(shape, most, distinct, divisors)
+            x = self._integers(shape, most, distinct, divisors, edges)
             if padded:
                 x = np.where(self._rng.integers(0, PADDED, size=shape) == 0, -1, x)
             return Value(dims, "int", x)
@@ -187,13 +188,15 @@ class Field:
         return Value(dims, "field", data)
 
     def _integers(
-        self, shape: tuple[int, ...], below: int, distinct: bool, divisors: Sequence[int]
+        self, shape: tuple[int, ...], below: int, distinct: bool, divisors: Sequence[int], edges: Sequence[int]
     ) -> NDArray[np.int64]:
         x = self._rng.integers(0, below, size=shape)
         if divisors:
             last = self._rng.choice(divisors, size=shape)
             last = np.minimum(last * self._rng.integers(1, below // last + 2), below) - 1
             x = np.where(self._rng.integers(0, 2, size=shape) > 0, last, x)
+        if edges:
+            x = np.where(self._rng.integers(0, 2, size=shape) > 0, self._rng.choice(edges, size=shape), x)
         if not distinct:
             return x
         return np.stack([self._without_repeats(row, below) for row in x.reshape(shape[0], -1)]).reshape(shape)
@@ -236,7 +239,7 @@ class Field:
     def index(self, axis: str) -> Value:
         i = parse_index(axis)
         dims, positions = placed(i, self.window, self.sizes, self.tables)
-        return Value(dims, "int", positions, reach=None if i.lookups else i.bounds(self.sizes))
+        return Value(dims, "int", positions, reach=i.bounds(self.sizes))
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)

@@ -44,7 +44,9 @@ class FieldSemantics:
         if op == "rename":
             x, *tables = values
             found = _part(x, *renamed(x, tables, axes, self.sizes))
-            return found if x.reach is None else replace(found, reach=(int(found.data.min()), int(found.data.max())))
+            if x.reach is None or tables:
+                return found
+            return replace(found, reach=(int(found.data.min()), int(found.data.max())))
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)

@@ -150,12 +150,12 @@ def _usual_size(roles: Collection[str], rng: random.Random) -> int:
 def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[tuple[str, Index]]:
     """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
     axis in parts. What lies behind is there for tests, as if it were read by its number."""
-    own = {(classes.find(d), n) for d, n in _compared(e for k in graph.kernels for e in k.body)}
-    apart = (x for x in _compared(program.eqns) if (classes.find(x[0]), x[1]) not in own)
+    own = {(classes.find(d), n) for d, n in compared(e for k in graph.kernels for e in k.body)}
+    apart = (x for x in compared(program.eqns) if (classes.find(x[0]), x[1]) not in own)
     return [(d, index({}, n)) for d, n in dict.fromkeys(apart) if 0 < n < program.sizes[d]]
 
 
-def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
+def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
     """Axes whose positions are compared with numbers, and these."""
     along: dict[str, str] = {}
     for e in eqns:

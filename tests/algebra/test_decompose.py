@@ -180,6 +180,14 @@ def test_a_contraction_is_reassociated() -> None:
     assert any("dot(X[m,k], " in w and "W[k,n]" in w and "Σ_{r}(" in w for w in ways("lora"))
 
 
+@pytest.mark.parametrize(("other", "parts"), [("sum(X; m)", 1), ("sum(X; m n)", 0)])
+def test_a_maximum_is_taken_over_the_axis_of_another_reduction_first(other: str, parts: int) -> None:
+    """max over m and n = max over n of max over m, beside a Σ over m"""
+    d = decompose(program("m=4 n=8", "X[m,n]", f"S = {other} | A = abs(X) | O = max(A; m n)", "S O"))
+    steps = [n.steps[-1] for n in d.nodes[d.outputs[1]]]
+    assert [(s.op, s.axes) for s in steps] == [("max", ("m", "n")), ("max", ("n",))][: parts + 1]
+
+
 def test_a_division_moves_over_a_contraction() -> None:
     """softmax(A)·V both ways: divided before the product and after it."""
     found = ways("attention")

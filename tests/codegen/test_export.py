@@ -21,16 +21,11 @@ import pytest
 import torch
 
 from mirage_cli.codegen.carried import PLANS_WITH_MAPS, carried
-from mirage_cli.codegen.export import (
-    ExportInfo,
-    export_source,
-    kernels_source,
-    launch_sizes,
-    load_export,
-)
+from mirage_cli.codegen.export import ExportInfo, export_source, kernels_source, load_export
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.helpers import HELPERS
 from mirage_cli.codegen.library import makes_result
+from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Builder, Program

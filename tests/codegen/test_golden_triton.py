@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.codegen.export import launch_sizes
+from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule

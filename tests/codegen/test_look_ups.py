@@ -8,7 +8,7 @@ import pytest
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.check import check
-from mirage_cli.codegen.export import launch_sizes
+from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -91,3 +91,35 @@ def test_a_look_up_is_of_the_tables_own_positions() -> None:
     assert isinstance(second.access, nodes.Pointers)
     ((place, _),) = second.access.terms
     assert place == nodes.Looked("T_at", ("m",), False)
+
+
+PAGES = """
+mugraph pages float16
+dims m=16 e=128 n=64 k=512 p=32 pages=64 page=16
+input X f16[m, k]
+input C f16[pages, page, n]
+input T i32[p] below pages
+input U i32[pages] below pages
+output O f16[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  C = load C[{row}, k%16, n]
+  O[m, n] = dot(X, C; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "stages"),
+    [("k//16", None), ("T{pages}[k//16]", 2 * 3 + 1), ("U{pages}[T{pages}[k//16]]", 3 * 3 + 1), ("T{pages}[m]", None)],
+)
+def test_as_many_iterations_are_in_flight_whatever_tables_they_read(row: str, stages: int | None) -> None:
+    """Of n stages, Triton has ⌈(n - 2) / (tables in a row + 1)⌉ iterations in flight: with four, three."""
+    graph = parse_mugraph(PAGES.replace("{row}", row))
+    schedule = Schedule({"k0": KernelSchedule((("m", 16), ("n", 64), ("k", 32)), ("m", "n", "k"), stages=4)})
+    made = plan_kernel(graph, graph.kernels[0], schedule, launch_sizes(graph, schedule))
+    (loop,) = (s for s in made.statements if isinstance(s, plan.Loop))
+    assert loop.stages == stages
+    if stages is not None:
+        tables = stages // 3 - 1
+        assert -(-(stages - 2) // (tables + 1)) == 3

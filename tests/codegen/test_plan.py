@@ -16,7 +16,7 @@ import pytest
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
-from mirage_cli.codegen.export import launch_sizes
+from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.plan import Beside, Instances, KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.triton import emit_kernel

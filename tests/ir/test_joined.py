@@ -102,6 +102,21 @@ def test_parts_that_are_many_or_short_or_no_values_stay_together(value: str) -> 
     assert by_parts(lower(pair(second="0", value=value))) is None
 
 
+@pytest.mark.parametrize("reduction", ["max(B, k)", "sum(B, k)", "dot(B, B, k)"])
+def test_a_part_with_one_value_for_all_positions_stays_where_it_is(reduction: str) -> None:
+    text = f"""
+name: same
+dims: {{k: 257}}
+dtype: float32
+inputs: {{X: [k]}}
+program: |
+  B = where(index(k) < 28, X, max(X, k))
+  S = {reduction}
+outputs: {{S: []}}
+"""
+    assert by_parts(lower(parse_spec(text).at())) is None
+
+
 def test_the_search_finds_it_by_itself() -> None:
     whole = search(lower(merge_axes(unit())), TARGET).candidates[0]
     found = search_program(unit(), TARGET, Options(tune=False))

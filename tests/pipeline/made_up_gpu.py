@@ -75,6 +75,9 @@ class Farm:
     def give(self, candidates: Sequence[Candidate], *_: object) -> None:
         self.given += [c.id for c in candidates]
 
+    def give_ahead(self, *_: object) -> None:
+        pass
+
     @property
     def pending(self) -> int:
         return len(self.given)

@@ -64,6 +64,15 @@ def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:
     assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), "fractions").min()) > 0.05
 
 
+def test_a_single_length_is_not_0_in_all_that_is_drawn() -> None:
+    def mean(x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        kept = torch.arange(5) < length[:, None]
+        return (x * kept).sum(1) / length
+
+    found = cut(exported(as_module(mean), (torch.randn(1, 5), torch.tensor([3]))))
+    assert found.left == {} and len(found.regions) == 1
+
+
 @pytest.mark.parametrize(("places", "doubt"), [(0, False), (1, True), (64, True), (65, False)])
 def test_rounding_decides_what_is_a_number_at_a_few_places(places: int, doubt: bool) -> None:
     exact = torch.ones(4096, dtype=torch.float64)

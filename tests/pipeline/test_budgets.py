@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +16,12 @@ from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.graph import Graph, dot, silu
-from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key
-from mirage_cli.store.results import Asked, Result
-from mirage_cli.tune import deadline, explore
+from mirage_cli.store.results import Asked, Result, Unfinished
+from mirage_cli.tune import explore
 from tests.pipeline import made_up_gpu
 
 
@@ -53,36 +53,94 @@ def result(us: float, stopped: str = "budget", cached: bool = False) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("budget_s", "first_s"), [(120.0, 8.0), (51.0, 3.4), (36.0, 3.0), (29.0, 5.0), (8.0, 5.0)])
-def test_the_first_part_is_short_where_more_follows(
-    budget_s: float, first_s: float, monkeypatch: pytest.MonkeyPatch
+def search_of(best_us: float, written_us: float) -> Any:
+    """What a search found: a plan, and the program as written."""
+    made = object.__new__(Found)
+    plans = SimpleNamespace(id="best", predicted_us=best_us), SimpleNamespace(id="written", predicted_us=written_us)
+    for name, value in {"plans": plans, "as_written": "written", "stopped": "exhausted"}.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+class Tried(dict[str, tuple[float, str]]):
+    """A database of what was tried."""
+
+    tried = dict[str, tuple[float, str]].get
+
+    def put_tried(self, key: str, budget_s: float, problem: str) -> None:
+        self[key] = budget_s, problem
+
+
+@dataclass
+class Tuner:
+    """Of made-up programs: `searched` takes so long, and tuning all that it is given."""
+
+    found: dict[str, Any]
+    searching_s: float
+    results: dict[str, Any] = field(default_factory=dict[str, Any])
+    now: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict[str, float])
+    store: Any = field(default_factory=lambda: Tried())
+    ahead: list[str] = field(default_factory=list[str])
+    allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def together(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float) -> list[Any]:
+        def searched(_: Any, programs: Sequence[tuple[str, str]]) -> list[Any]:
+            self.now += self.searching_s
+            return [self.found[name] for name, _ in programs]
+
+        def tuned(name: str, seconds: float) -> Any:
+            self.now += seconds
+            self.spent[name] = self.spent.get(name, 0.0) + seconds
+            return self.results.get(name, result(20.0))
+
+        monkeypatch.setattr(budgets, "searched", searched)
+        monkeypatch.setattr(budgets, "key_of", lambda name, *_: name)
+        monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
+        monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s=None: tuned(name, s))
+        monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
+        monkeypatch.setattr(budgets, "about", lambda _, name: name)
+        monkeypatch.setattr(budgets, "floor_of", lambda name, _: 10.0)
+        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: self.now))
+        allow = lambda *seconds: self.allowed.append(seconds)  # noqa: E731
+        session: Any = SimpleNamespace(
+            measures=True, target=None, options=Options(workers=16), allow=allow, store=self.store
+        )
+        programs: Any = [(name, "") for name in self.found]
+        return optimize_together(session, programs, calls, budget_s)
+
+
+@pytest.mark.parametrize(("budget_s", "tuned"), [(5.5, 2), (8.0, 5), (20.0, 8), (60.0, 8)])
+def test_a_budget_is_not_exceeded_however_many_programs_there_are(
+    budget_s: float, tuned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allowed: list[float] = []
-    session: Any = SimpleNamespace(measures=True, target=None, allow=lambda s, _: allowed.append(s))
-    monkeypatch.setattr(budgets, "optimize", lambda _, programs: [None for _ in programs])
-    optimize_together(session, [("", "")] * 6, [1] * 6, budget_s, 5.0)  # type: ignore[list-item]
-    assert allowed == pytest.approx([first_s])
+    """Of eight those are tuned first that may gain most; what there is no time for says so."""
+    tuner = Tuner({f"p{i}": search_of(10.0, 11.0 + i) for i in range(8)}, 3.0)
+    found = tuner.together(monkeypatch, [1] * 8, budget_s)
+    assert tuner.now <= budget_s + 1e-6
+    assert [*tuner.spent] == [f"p{i}" for i in reversed(range(8 - tuned, 8))]
+    assert tuner.ahead[: tuned - 1] == [*tuner.spent][1:]
+    assert min(tuner.spent.values()) >= budgets.LEAST_S
+    left = [r.problem for r in found if isinstance(r, Unfinished)]
+    assert left == [budgets.TOO_LATE] * (8 - tuned) and not tuner.store
+
+
+def test_what_is_expected_to_gain_nothing_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = Tuner({"fused": search_of(10.0, 30.0), "product": search_of(100.0, 100.0)}, 2.0)
+    fused, product = tuner.together(monkeypatch, [1, 99], 60.0)
+    assert isinstance(fused, Result) and isinstance(product, Unfinished)
+    assert product.problem == budgets.NO_GAIN and [*tuner.store] == ["product"]
+    assert [*tuner.spent] == ["fused"] and not tuner.ahead and tuner.spent["fused"] == pytest.approx(58.0)
 
 
 def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention in 32 layers is 9 µs above its floor, and the vocabulary, once, 9 too; a norm is at its floor."""
-    us = {"attention": 19.0, "vocabulary": 230.0, "norm": 10.0, "known": 50.0, "tried": 50.0, "failed": 0.0}
-    floors = {"attention": 10.0, "vocabulary": 221.0, "norm": 11.0}
-    calls = {"attention": 32, "vocabulary": 1, "norm": 64, "known": 99, "tried": 99, "failed": 9}
-    more: dict[str, float] = {}
-    session: Any = SimpleNamespace(
-        measures=True, target=None, allow=lambda s, searching: more.update(first=s, searching=searching)
-    )
-    first = {n: result(t, "exhausted" if n == "tried" else "budget", n == "known") for n, t in us.items()}
-    first["failed"] = None
-    monkeypatch.setattr(budgets, "optimize", lambda _, programs: [first[n] for n, _ in programs])
-    monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: more.update({name: s}) or result(12.0))
-    monkeypatch.setattr(budgets, "floor_of", lambda name, _: floors.get(name, 1.0))
-    monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=iter([0.0, 60.0]).__next__))
-    programs: Any = [(name, "") for name in us]
-    found: Any = optimize_together(session, programs, [*calls.values()], 120.0, 5.0)
-    assert more == {"first": 0.4 * 120 / 6, "searching": 30.0, "attention": 60.0}
-    assert [r and r.best.times.time_us for r in found] == [12.0, 230.0, 10.0, 50.0, 50.0, None]
+    us = {"attention": 19.0, "vocabulary": 19.0, "norm": 10.0, "known": 50.0, "tried": 50.0}
+    results = {name: result(t, "exhausted" if name == "tried" else "budget") for name, t in us.items()}
+    tuner = Tuner({name: search_of(10.0, 20.0) for name in us} | {"known": result(50.0, cached=True)}, 4.0, results)
+    tuner.together(monkeypatch, [32, 1, 64, 99, 99], 104.0)
+    assert tuner.allowed == [(104.0 / 5, 26.0)]
+    assert tuner.spent == pytest.approx({"attention": 10.0 + 60.0, "vocabulary": 10.0, "norm": 10.0, "tried": 10.0})
 
 
 def test_a_search_of_several_has_seconds_of_its_own() -> None:
@@ -111,14 +169,33 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
         return tune_plans(session, program, key, found, *rest)
 
     monkeypatch.setattr(tuning, "tune_plans", counted)
-    with Kernels("h200", budget=60.0, db=tmp_path / "mirage.db", workers=1) as kernels:
-        made = kernels.of(graphs, 2.0, [1, 32])
+    begun: list[str] = []
+    db = tmp_path / "mirage.db"
+    with Kernels("h200", budget=60.0, db=db, workers=1, on_tuning=begun.append) as kernels:
+        made = kernels.of(graphs, [1, 32])
         found = [kernels.store.best(key_of(g.program(), kernels.target, True)) for g in graphs]
         asked = [b.result.asked.budget_s for b in found if b is not None and b.result.asked is not None]
-        again = kernels.of(graphs, 2.0, [1, 32])
+        again = kernels.of(graphs, [1, 32])
     assert all(isinstance(k, Kernel) for k in made) and made == again
+    assert {*begun} == {"gated_128", "gated_256"} and len(begun) == 3
     assert [n > 0 for n in known] == [False, False, True], "the second goes on; and nothing is tuned a third time"
-    assert asked[0] == pytest.approx(0.4 * 60 / 2) and asked[1] > asked[0]
+    assert asked[0] == pytest.approx(60 / 2) and asked[1] > asked[0]
+
+
+def test_what_has_no_kernel_is_tried_again_with_a_larger_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that starts anew would look for it each time."""
+    none = result(0.0)
+    object.__setattr__(none, "best", None)
+    store = Tried()
+    monkeypatch.setattr(budgets, "why_none", lambda _: "made up")
+    spent: list[list[str]] = []
+    for budget_s in (20.0, 20.0, 8.0, 40.0):
+        first = {"failed": search_of(10.0, 20.0), "known": result(5.0, cached=True)}
+        tuner = Tuner(first, 3.0, {"failed": none}, store=store)
+        failed, known = tuner.together(monkeypatch, [1, 1], budget_s)
+        assert failed.problem == "made up" and known.best is not None
+        spent.append([*tuner.spent])
+    assert spent == [["failed"], [], [], ["failed"]] and store == {"failed": (20.0, "made up")}
 
 
 @pytest.mark.parametrize(
@@ -141,26 +218,3 @@ def test_a_larger_budget_goes_on_with_what_ran_out_of_a_smaller_one(
     assert answers(earlier, Options(budget_s=10.0), True)
     assert answers(earlier, Options(budget_s=20.0), True) is answered
     assert answers(earlier, Options(budget_s=20.0, tune=False), False)
-
-
-NUCLEUS = """
-name: nucleus
-dims: {b: 64, n: 1024, j: 1024}
-dtype: float32
-inputs:
-  X: [b, n]
-program: |
-  P = softmax(X, n)
-  R = rename(P, n=j)
-  O = where(sum(where(R > P, R, 0), j) < 0.9, P, 0)
-outputs:
-  O: [b, n]
-"""
-
-
-def test_a_problem_has_the_elements_of_the_largest_value_that_its_definition_makes() -> None:
-    """The pairs of a row's elements are a thousand times as many as these: to judge a kernel, all of them are made."""
-    program = parse_spec(NUCLEUS).at()
-    problem = measured_problem(program, 0)
-    assert problem.elements == 64 * 1024 * (2 + 1024) > deadline.LARGE_ELEMENTS
-    assert measured_problem(gated(16).program(), 0).elements == 8 * 512 + 512 * 16 + 2 * 8 * 16

@@ -9,13 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mirage_cli.pipeline import searchers
+from mirage_cli.pipeline.budgets import why_none
 from mirage_cli.pipeline.searchers import search_all
 from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
+from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.child import Child
@@ -117,3 +120,28 @@ def test_a_compiling_process_killed_as_it_starts_is_replaced(monkeypatch: pytest
     monkeypatch.setattr(Child, "__init__", dying)
     with CompileFarm(90, 1) as farm, pytest.raises(MeasureError, match="do not start"):
         list(farm.compile_all([Candidate("c", "no python")], (), ()))
+
+
+@pytest.mark.parametrize(
+    ("search", "rest", "why"),
+    [
+        (
+            {"verified": 0, "pruned": {UNVERIFIED: 3}},
+            {},
+            "there is no verified plan: 3 could not be verified in time, after 6 s",
+        ),
+        ({"verified": 2}, {}, "none of 2 verified plans has a kernel in 4 s: none was compiled in time"),
+        (
+            {"verified": 2},
+            {"failures": {"compile": 2, "hang": 1}},
+            "none of 2 verified plans has a kernel in 4 s: 2 by compile, 1 by hang",
+        ),
+        ({"verified": 2}, {"rejected": (SimpleNamespace(problem="off"),)}, "no kernel is right: off"),
+    ],
+)
+def test_a_search_without_a_kernel_says_what_stood_in_the_way(search: Any, rest: Any, why: str) -> None:
+    """Where no plan was verified, nothing could be timed."""
+    searched = SimpleNamespace(**{"pruned": {}, "seconds": 6.0, **search})
+    tuning = SimpleNamespace(**{"rejected": (), "failures": {}, "seconds": 4.0, **rest})
+    result: Any = SimpleNamespace(search=searched, tuning=tuning, lost=(), rejections=(), dropped={})
+    assert why_none(result) == why

@@ -288,6 +288,40 @@ def test_what_is_not_known_is_named() -> None:
     torch.testing.assert_close(found.model(x), Model()(x))
 
 
+class Modes(nn.Module):
+    """A part that is not trained, and one that computes in another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.trained = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            y = self.frozen(x).relu()
+            with torch.enable_grad():
+                z = self.frozen(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self.trained(y) * 2, z
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_parts_without_gradient_or_under_autocast_are_in_regions(gradients: bool) -> None:
+    model, x = Modes(), torch.randn(3, 4)
+    with torch.set_grad_enabled(gradients):
+        found = cut(exported(model, (x,)))
+    assert not found.left
+    for made in (found.model, model):
+        for p in model.parameters():
+            p.grad = None
+        y, z = made(x)
+        y.sum().backward()
+        assert y.dtype == torch.bfloat16
+        assert model.frozen.weight.grad is None and model.trained.weight.grad is not None
+        z.sum().backward()
+        assert model.frozen.weight.grad is not None
+    torch.testing.assert_close(found.model(x), model(x))
+
+
 def test_decompositions_are_listed_once_but_for_operators_that_are_registered_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

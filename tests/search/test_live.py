@@ -12,7 +12,8 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.batch import Batch, held
 from mirage_cli.search.cost import estimate
-from mirage_cli.search.occupancy import Launch, Occupancy, occupancy, segment
+from mirage_cli.search.occupancy import Launch, Occupancy, copies, occupancy, segment
+from mirage_cli.search.tiles import orders_of
 from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import predicted
@@ -68,13 +69,29 @@ def test_what_is_used_behind_a_sum_is_held_beside_it() -> None:
     lanes along c that share it."""
     graph = parse_mugraph(POINTS)
     (m,) = models(graph).values()
-    most = {tuple((v.axes, v.across, n) for v, n in moment) for moment in m.moments}
+    most = {tuple((v.axes, v.beside, n) for v, n in moment) for moment in m.moments}
     whole = (("i", "j"), ("c",), 1)
     assert any(whole in moment and (("i",), ("j", "c"), 1) in moment for moment in most)
     s = KernelSchedule((("i", 1),), ("i", "j", "c"), warps=8, stages=1)
     few = replace(s, warps=1)
     assert of(graph, s).registers[0] > 60 + 0.9 * 16 * 4 and np.isfinite(us(graph, s))
     assert us(graph, few) == np.inf
+
+
+def test_a_short_axis_that_is_summed_stands_first() -> None:
+    """Behind the others, four lanes share a sum's terms: each computes what comes of it, holds it, and they exchange
+    what they add up. On sm_90, a loop over pairs of bodies took 3,389 instructions so, and 977 with c in front."""
+    graph = parse_mugraph(POINTS)
+    (m,) = models(graph).values()
+    usual, order = orders_of(m, graph.sizes)
+    assert order == ("c", "i", "j") and usual == ("i", "j", "c")
+    assert orders_of(m, {**graph.sizes, "c": 32}) == [usual]
+    last = KernelSchedule((("i", 1),), ("i", "j", "c"), warps=8, stages=1)
+    first = replace(last, order=order)
+    x = Launch.of(m, Batch.of(m, [last, first], graph.sizes), graph.sizes, H100, ())
+    assert np.asarray(copies(x, ("i", "j"), ("c",))).tolist() == [4.0, 1.0]
+    busy = predicted(m, last, graph.sizes, H100).busy["arithmetic"]
+    assert predicted(m, first, graph.sizes, H100).busy["arithmetic"][0] < 0.5 * busy[0]
 
 
 def test_a_thread_of_many_warps_has_fewer_registers() -> None:

@@ -29,6 +29,7 @@ from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import estimates, total_us, totals_us
+from mirage_cli.tune.space import first_schedules
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 TEXT = """
@@ -166,10 +167,22 @@ outputs: {A: {dims: [m, k], dtype: float32}, B: [m, k], Q: [m, k], S: {dims: [m]
 """
 
 
-def test_outputs_are_priced_in_their_own_types_and_each_of_one_value() -> None:
+TURNED = """
+name: turned
+dims: {m: 1000, n: 900}
+inputs: {X: [m, n]}
+program: |
+  Q = silu(X)
+  T = Q
+outputs: {Q: [m, n], T: {dims: [n, m], dtype: float32}}
+"""
+
+
+@pytest.mark.parametrize("spec", [OUTPUTS, TURNED], ids=["types", "orders"])
+def test_outputs_are_priced_in_their_own_types_and_orders_and_each_of_one_value(spec: str) -> None:
     """A kernel's price in the search is what the cost model says of its text."""
     target = find_target("h100")
-    for plan in generator.search(lower(parse_spec(OUTPUTS).at()), target).candidates:
+    for plan in generator.search(lower(parse_spec(spec).at()), target).candidates:
         kernels = [float(e.us[0]) for e in estimates(plan.graph, plan.schedule, target).values()]
         gaps = target.costs.gap_us * (len(kernels) - 1)
         assert plan.predicted_us == pytest.approx(sum(kernels) + gaps)
@@ -348,3 +361,20 @@ def test_rows_that_a_table_names_are_read_once_under_two_names() -> None:
     (m,) = models(graph).values()
     launch = Launch.of(m, Batch.of(m, [schedule], graph.sizes), graph.sizes, find_target("h100"), ())
     assert float(read_bytes(launch)[0]) == 4 * (1 + 256) * 4096 * 16
+
+
+def test_loops_that_data_end_are_tried_in_chunks_and_priced_as_they_were_measured() -> None:
+    """Microseconds on an H200 in results/h200/notes-2026-11-27.md, of ragged decoding with 2 to 16 chunks. Chunks that
+    have no work cost nothing, and in few the longest runs alone."""
+    program = lower(load_spec("search_specs/ragged_decode.yaml").at())
+    h200 = find_target("h200")
+    graph = next(c.graph for c in generator.search(program, h200).candidates if any(k.split for k in c.graph.kernels))
+    measured = {2: 140.3, 4: 95.0, 8: 79.1, 16: 75.8}
+    first = first_schedules(graph, h200, 12)
+    assert {s.kernels["k0"].split for s in first} >= {4, 8, 16}
+    base = first[0]
+    own = replace(base.kernels["k0"], tiles=(("b", 1), ("g", 1), ("r", 16), ("s", 64)), warps=2, stages=2)
+    schedules = [replace(base, kernels={**base.kernels, "k0": replace(own, split=n)}) for n in measured]
+    predicted = dict(zip(measured, totals_us(graph, schedules, h200), strict=True))
+    assert predicted[2] > 1.15 * predicted[4] > 1.15 * predicted[8]
+    assert predicted[16] < 1.2 * min(predicted.values())

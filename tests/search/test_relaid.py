@@ -73,7 +73,11 @@ def test_a_convolution_with_channels_first_reads_copies_with_channels_last() -> 
             {},
             id="all read in lines",
         ),
-        pytest.param((("float16", "float32"),), {}, id="elements of four bytes"),
+        pytest.param(
+            (("float16", "float32"),),
+            {"X": ("b", "h", "w", "c"), "W": ("c", "i", "j", "e")},
+            id="single elements of four bytes",
+        ),
     ],
 )
 def test_what_is_copied_is_what_products_load_element_by_element(
@@ -205,3 +209,27 @@ def test_what_is_read_in_float32_too_is_not_rounded(changes: tuple[tuple[str, st
         assert old in text
         text = text.replace(old, new)
     assert orders(lower(parse_spec(text).at())).keys() == rounded
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "copied"), [("k, m", "k, n", True), ("m, k", "k, n", False), ("m, k", "n, k", False)]
+)
+def test_one_operand_of_float32_lies_along_the_sum(a: str, b: str, copied: bool) -> None:
+    """A warpgroup's second operand of TF32 does: 2048³ take 201 us on an H200, 290 with both across."""
+    text = f"""\
+name: product
+dims: {{m: 2048, n: 1984, k: 2048}}
+dtype: float32
+inputs:
+  A: [{a}]
+  B: [{b}]
+program: |
+  O = dot(A, B, k)
+outputs:
+  O: [m, n]
+"""
+    found = search_program(lower(parse_spec(text).at()), H200, Options())
+    assert not found.rejected
+    best = found.plans[0].graph
+    assert [t.dims for t in best.buffers] == ([("n", "k")] if copied else [])
+    assert len(best.kernels) == 1 + copied

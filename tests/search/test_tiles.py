@@ -346,3 +346,32 @@ def test_several_axes_fill_one_side_of_a_product_with_a_few_of_each() -> None:
     blocks = dict(found.schedule(int(us.argmin())).tiles)
     assert blocks["b"] * blocks["y"] * blocks["x"] >= 64 <= blocks["g"] * blocks["u"]
     assert us.min() < 25
+
+
+FEATURES = """
+mugraph features float16
+dims h=16 s=8192 d=64 e=64 f=256
+input K f16[h, s, d]
+input W f16[d, f]
+input V f16[h, s, e]
+output O f16[h, e, f]
+kernel k0 generated h:grid s:loop d:tile e:grid f:grid
+  K = load K[h, s, d]
+  W = load W[d, f]
+  V = load V[h, s, e]
+  A[h, s, f] = dot(K, W; d)
+  B[h, s, f] = exp(A)
+  O[h, e, f] = dot(B, V; s)
+  store O[h, e, f] = O
+"""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_of_one_product_that_are_a_batch_of_another_are_taken_one_by_one(shared: bool) -> None:
+    """The axis of the values may have the keys' name, or one of its own: both tile alike."""
+    text = FEATURES
+    if shared:
+        text = text.replace(" e=64", "").replace(" e:grid", "").replace("e]", "d]").replace("e, f]", "d, f]")
+    graph = parse_mugraph(text)
+    found = tiles.best_schedule(model_of(graph), graph.sizes, H200)
+    assert found is not None and found[1].tile("h") == 1

@@ -26,6 +26,7 @@ from tests.torch_programs import CASES
 aten = torch.ops.aten
 EXACTLY = {"rtol": 0.0, "atol": 0.0}
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
+ROWS = torch.tensor([[3, 0], [6, 6], [1, 5]])
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
 
@@ -236,6 +237,33 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: torch.nn.functional.max_pool2d(x, 3, 2, ceil_mode=True), (torch.randn(1, 2, 6, 6),)),
         (lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (torch.randn(1, 2, 6, 6),)),
         (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (2, 3)), (torch.randn(1, 2, 4, 9),)),
+        (lambda x: torch.nn.functional.avg_pool2d(x, (3, 2), 2, (1, 0), True), (torch.randn(1, 2, 6, 7),)),
+        (lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, True, False), (torch.randn(1, 2, 6, 7),)),
+        (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (3, 4)), (torch.randn(1, 2, 7, 10),)),
+        (lambda x: torch.nn.functional.adaptive_avg_pool3d(x, (3, 2, None)), (torch.randn(1, 2, 5, 4, 2),)),
+        (lambda x: torch.nn.functional.adaptive_max_pool2d(x, (5, 3)) * 2, (torch.randn(1, 2, 4, 10),)),
+        (lambda x: torch.nn.functional.adaptive_max_pool3d(x, (3, 2, 2)) * 2, (torch.randn(1, 2, 5, 4, 2),)),
+        (lambda x: torch.nn.functional.avg_pool2d(x, 2, padding=1) + 1, (torch.randn(2, 5, 4),)),
+        (lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1) + 1, (torch.randn(2, 5, 4),)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5) * 2, (torch.randn(1, 2, 4, 5),)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(9, 4)) * 2, (torch.randn(1, 2, 4, 10),)),
+        (
+            lambda x: torch.nn.functional.interpolate(x, size=(9, 4, 1), mode="nearest-exact") * 2,
+            (torch.randn(1, 2, 4, 10, 3),),
+        ),
+        (lambda x: torch.einsum("bii->bi", x) + torch.einsum("bii->b", x)[:, None], (torch.randn(2, 3, 3),)),
+        (lambda x, y: torch.einsum("iki,ij->kj", x, y), (torch.randn(3, 2, 3), torch.randn(3, 4))),
+        (
+            lambda x, y, w: torch.nn.functional.bilinear(x, y, w, w[:, 0, 0]),
+            (torch.randn(3, 4), torch.randn(3, 5), torch.randn(6, 4, 5)),
+        ),
+        (lambda x: torch.nn.functional.rrelu(x, 0.2, 0.4), (torch.randn(3, 5),)),
+        (lambda i, w: torch.nn.functional.embedding_bag(i, w), (ROWS, torch.randn(7, 5))),
+        (lambda i, w: torch.nn.functional.embedding_bag(i, w, mode="max") * 2, (ROWS, torch.randn(7, 5))),
+        (
+            lambda i, w, p: torch.nn.functional.embedding_bag(i, w, per_sample_weights=p, mode="sum"),
+            (ROWS, torch.randn(7, 5), torch.randn(3, 2)),
+        ),
         (lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=2), (torch.full((3, 2), torch.nan), *torch.randn(2, 3, 3))),
         (lambda x: torch.roll(x, 4) + 1, (torch.randn(3, 5),)),
         (lambda x: torch.nn.functional.pad(x, (2, 1), mode="replicate") * 2, (torch.randn(1, 3, 5),)),

@@ -256,6 +256,14 @@ def test_a_locked_database_is_waited_for_and_then_named(path: Path, monkeypatch:
     holder.close()
 
 
+def test_what_was_tried_is_kept_with_its_budget(path: Path) -> None:
+    with Store(path) as store:
+        assert store.tried(KEY) is None
+        for seconds in (8.0, 20.0):
+            store.put_tried(KEY, seconds, "none is right")
+            assert store.tried(KEY) == (seconds, "none is right")
+
+
 # -- migrations, and files that are not ours
 
 

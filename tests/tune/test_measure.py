@@ -840,6 +840,23 @@ def test_what_is_dropped_ends_and_its_process_takes_the_next(triton_cache: Path)
         assert [b.child.pid for b in farm._children] == [first]
 
 
+def test_what_is_compiled_ahead_keeps_nobody_waiting(triton_cache: Path) -> None:
+    """One of two processes is at work on it, until there is something that somebody waits for."""
+
+    def at_work() -> list[str]:
+        return [b.job.candidate.id for b in farm._children if b.job]
+
+    with CompileFarm(90, workers=2) as farm:
+        farm.give_ahead([scaling("a", 256), scaling("b", 512)], (X,), (Y,))
+        assert at_work() == ["a"] and not farm.pending
+        farm.give([scaling("c", 1024), scaling("d", 128)], (X,), (Y,))
+        assert at_work() == ["a", "c"] and farm.pending == 2
+        done: list[str] = []
+        while farm.pending:
+            done += [key for key, _ in farm.take()]
+        assert {*done} == {"c", "d"}
+
+
 CALLED = """
 TWO = tl.constexpr(2)
 

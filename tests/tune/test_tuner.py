@@ -39,7 +39,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import PATIENCE
+from mirage_cli.tune.explore import PATIENCE, SECURED
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -768,11 +768,10 @@ def overlapping(_: str, s: Schedule) -> float:
     return (10.0 - early / 4) * (1 if any(x.overlap for x in s.kernels.values()) else 2)
 
 
-@pytest.mark.parametrize("budget_s", [1e9, -1.0])
-def test_what_overlaps_less_is_judged_and_kept_for_models(budget_s: float) -> None:
-    """Also when time is up; what is wrong, or much slower by itself, is not."""
+def test_what_overlaps_less_is_judged_and_kept_for_models() -> None:
+    """What is wrong, or much slower by itself, is not; nor is any when time is up."""
     of = golden("gqa")
-    tuned, worker = tune(overlapping, of=of, in_model=True, budget_s=budget_s)
+    tuned, worker = tune(overlapping, of=of, in_model=True)
     assert tuned.best is not None
     less = {str(s) for s in starting_later(of, tuned.best.schedule) if overlapping("", s) < 11}
     found = [str(t.schedule) for t, _ in tuned.variants]
@@ -781,9 +780,10 @@ def test_what_overlaps_less_is_judged_and_kept_for_models(budget_s: float) -> No
     manners = [manner(t.schedule) for t, _ in tuned.variants if str(t.schedule) not in less]
     assert len({*manners, manner(tuned.best.schedule)}) == len(manners) + 1 <= 5
     assert all((t.source, anew) in worker.judged for t, _ in tuned.variants for anew in (False, True))
-    assert not tune(overlapping, of=of, budget_s=budget_s)[0].variants
+    assert not tune(overlapping, of=of)[0].variants
+    assert not tune(overlapping, of=of, in_model=True, budget_s=-1.0)[0].variants
     wrong = tuned.variants[0][0].source
-    again, _ = tune(overlapping, of=of, in_model=True, budget_s=budget_s, lucky=lambda source: source == wrong)
+    again, _ = tune(overlapping, of=of, in_model=True, lucky=lambda source: source == wrong)
     assert [str(t.schedule) for t, _ in again.variants] == found[1:]
 
 
@@ -810,7 +810,7 @@ def test_what_is_right_below_the_floor_is_believed() -> None:
     assert tuned.best is not None and plain()[0].best is not None
     assert tuned.best.schedule == plain()[0].best.schedule
     early = len(worker.judged) - len(plain()[1].judged)
-    assert 1 <= early <= 5
+    assert 0 <= early <= 5
 
 
 @cache
@@ -892,7 +892,7 @@ def test_a_graph_that_is_refused_time_and_again_makes_room_for_others() -> None:
 
     tuned, worker = tune(time, graphs=("wrong", "right"), wrong=lambda source: source.startswith("wrong"))
     assert tuned.best is not None and tuned.best.mugraph == "right"
-    assert sum(source.startswith("wrong") for source, _ in worker.finally_judged) == REFUSALS
+    assert sum(source.startswith("wrong") for source, _ in worker.finally_judged) <= SECURED + REFUSALS
 
 
 def test_where_the_matrix_units_are_too_inexact_for_float32_its_arithmetic_is_used() -> None:
@@ -908,7 +908,7 @@ def test_where_the_matrix_units_are_too_inexact_for_float32_its_arithmetic_is_us
     assert tuned.best is not None and not tuned.best.schedule.tf32x3
     assert tuned.best.schedule == plain.best.schedule.by_arithmetic() and tuned.best.us < 1.1 * 3 * plain.best.us
     refused = [source for source, _ in worker.finally_judged if "tf32x3" in source]
-    assert len(refused) == REFUSALS
+    assert REFUSALS <= len(refused) <= SECURED + REFUSALS
 
 
 SPECIALIZING = replace(H200, arch="sm_100")
@@ -922,7 +922,7 @@ def specialized_is_faster(graph: str, s: Schedule) -> float:
 def test_specialized_schedules_that_are_right_are_like_others() -> None:
     tuned, worker = tune(specialized_is_faster, target=SPECIALIZING)
     assert tuned.best is not None and tuned.best.schedule.specialize
-    assert "specialize" in worker.judged[0][0]
+    assert any("specialize" in source and not anew for source, anew in worker.judged)
 
 
 def specialized_hangs(graph: str, s: Schedule) -> float:
@@ -1146,7 +1146,7 @@ def searched(store: Store, us: Callable[[Schedule], float], **options: Any) -> t
     worker: Any = Worker(lambda _, s: us(s), schedules)
     farm: Any = Farm()
     program = parse_spec(SCALED).at()
-    wanted = Options(budget_s=0.0, **options)  # one round
+    wanted = Options(budget_s=60.0, **options)
     with Session(H200, wanted, store, True) as session:
         session._means = Means(worker, farm, H200, emit, lambda *_: None)
         result = finish(session, program, SCALED, search_program(program, H200, Options()))
@@ -1166,8 +1166,9 @@ def warps_first(s: Schedule) -> float:
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_side_by_side(
-    fresh: bool, tmp_path: Path
+    fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mirage_cli.tune.explore.PATIENCE", 1)  # one round
     program = parse_spec(SCALED).at()
     with Store(tmp_path / "mirage.db") as store:
         first, worker = searched(store, warps_first)
@@ -1314,10 +1315,9 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 2])
-def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+def test_judging_is_part_of_the_budget(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
     """A timing takes one second, a judgement four. The first that is judged tells how much time the finals need."""
     now = own_clock(monkeypatch)
-    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     refused: list[str] = []
 
@@ -1334,10 +1334,34 @@ def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.Monke
     assert max(Counter(worker.judged).values()) <= 2  # once on the data that all see, once anew
 
 
-def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("budget_s", [2.0, 4.0, 8.0, 30.0])
+def test_the_finals_fit_into_the_budget(budget_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel takes a tenth of a second besides its rounds, a judgement a fifth. Where there is less time, fewer are
+    judged and timed with care, and for less long; one is in any case, and is judged twice."""
+    now, finalists = own_clock(monkeypatch), list[int]()
+    pass_by = Worker.time
+
+    def takes(self: Worker, candidates: Sequence[Candidate], effort: Effort, **options: Any) -> Any:
+        each_s = 0.1 + effort.seconds
+        in_time = max(1, int(min(len(candidates), options.get("within_s", math.inf) / each_s)))
+        found = pass_by(self, candidates[:in_time], effort, **options)
+        now[0] += len(found) * each_s
+        if effort.rounds == FINAL.rounds:
+            finalists.append(len(found) - 1)
+        return found
+
+    monkeypatch.setattr(Worker, "time", takes)
+    judging = lambda _: now.__setitem__(0, now[0] + 0.2)  # noqa: E731
+    tuned, worker = tune(budget_s=budget_s, judging=judging, in_model=True)
+    assert tuned.best is not None and tuned.stopped == "budget"
+    assert {(tuned.best.source, False), (tuned.best.source, True)} <= {*worker.judged}
+    assert now[0] <= 1.1 * budget_s + 0.5
+    assert 1 <= finalists[0] <= (2 if budget_s <= 2.0 else FINALISTS)
+
+
+def test_a_problem_that_overflows_like_eager_has_an_answer_in_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule of ten μGraphs is refused but for the lenient judgement. A judgement takes two seconds."""
     now = own_clock(monkeypatch)
-    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     graphs = tuple(f"g{i}" for i in range(10))
     tuned, _ = tune(graphs=graphs, budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), overflows=lambda _: True)
@@ -1348,7 +1372,6 @@ def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(m
 def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first that is judged is right; all that is found behind it overflows."""
     now = own_clock(monkeypatch)
-    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
     right: list[str] = []
 
@@ -1368,7 +1391,6 @@ def test_late_what_overflows_like_eager_is_the_answer_where_all_that_is_right_is
 ) -> None:
     """Time is up when the program as written, which takes twice as long as eager, is found to be right."""
     now = own_clock(monkeypatch)
-    monkeypatch.setattr("mirage_cli.tune.deadline.LARGE_ELEMENTS", 0)
     seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
 
     def time(graph: str, s: Schedule) -> float:
@@ -1386,22 +1408,12 @@ def test_late_what_overflows_like_eager_is_the_answer_where_all_that_is_right_is
 
 
 @pytest.mark.parametrize(
-    ("largest", "judging_s", "most_s"),
-    [
-        (1 << 27, 15.0, 40.0),
-        (1 << 27, 45.0, 112.0),
-        (1 << 27, math.inf, 92.0),
-        (0, 15.0, 52.0),
-        (0, 45.0, 112.0),
-        (0, math.inf, 92.0),
-    ],
-    ids=["large", "large, late", "large, never", "small", "small, late", "small, never"],
+    ("judging_s", "most_s"), [(15.0, 40.0), (45.0, 112.0), (math.inf, 92.0)], ids=["in time", "late", "never"]
 )
 def test_a_program_whose_judgement_takes_longer_than_its_budget_has_an_answer_and_ends(
-    monkeypatch: pytest.MonkeyPatch, largest: int, judging_s: float, most_s: float
+    monkeypatch: pytest.MonkeyPatch, judging_s: float, most_s: float
 ) -> None:
-    """Of 20 s, and nothing is dropped for a late judgement but what never ends. largest: elements of a value in
-    between, which the tensors say nothing of."""
+    """Of 20 s, and nothing is dropped for a late judgement but what never ends."""
     now = own_clock(monkeypatch)
 
     def judging(within_s: float) -> object:
@@ -1409,10 +1421,7 @@ def test_a_program_whose_judgement_takes_longer_than_its_budget_has_an_answer_an
         return None if judging_s <= within_s else "late"
 
     clock = lambda: now.__setitem__(0, now[0] + 1.0)  # noqa: E731
-    problem = replace(PROBLEM, largest=largest)
-    tuned, _ = tune(
-        graphs=("g", "written"), as_written="written", budget_s=20.0, problem=problem, clock=clock, judging=judging
-    )
+    tuned, _ = tune(graphs=("g", "written"), as_written="written", budget_s=20.0, clock=clock, judging=judging)
     assert (tuned.best is None) == (judging_s == math.inf)
     assert now[0] <= most_s
 
@@ -1582,4 +1591,4 @@ def test_an_incumbent_takes_part_however_many_overflow_like_eager() -> None:
 def test_where_nothing_is_right_there_is_no_best() -> None:
     tuned, worker = tune(wrong=lambda _: True)
     assert (tuned.best, tuned.verdict, tuned.finalists) == (None, None, [])
-    assert len(worker.finally_judged) == REFUSALS
+    assert REFUSALS <= len(worker.finally_judged) <= SECURED + REFUSALS

@@ -6,6 +6,7 @@ import pytest
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.reach import left_out
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -112,3 +113,40 @@ outputs: {O: []}
     for c in search(lowered, find_target("h200")).candidates[:6]:
         for seed in range(3):
             assert check_equivalence(lowered, c.graph, seed).ok
+
+
+MASKED_TABLE = """
+name: masked_table
+dims: {v: 50, w: 3, e: 4}
+dtype: float16
+inputs:
+  E: [v, e]
+  token: {dims: [w], dtype: int32, below: v}
+program: |
+  M = where(index(v) < 40, E, 0)
+  O = M[token[w], e]
+outputs: {O: [w, e]}
+"""
+PUSHED = """
+mugraph masked_table float16
+dims v=50 w=3 e=4
+input E f16[v, e]
+input token i32[w] below v
+output O f16[w, e]
+kernel k0 generated w:grid e:grid
+  E = load E[token{v}[w], e]
+  place[w] = index(token{v}[w])
+  mask[w] = lt(place, 40)
+  O[w, e] = where(mask, E, 0)
+  store O[w, e] = O
+"""
+
+
+def test_a_mask_is_told_by_the_positions_that_a_table_names() -> None:
+    """Integers that are looked up lie where a comparison of the program changes: each other number is refused, and the
+    right one is not."""
+    program = lower(parse_spec(MASKED_TABLE).at())
+    assert check_equivalence(program, parse_mugraph(PUSHED), 0).ok
+    for wrong in ("lt(place, 39)", "lt(place, 41)", "le(place, 40)", "lt(place, 38)", "lt(place, 25)"):
+        graph = parse_mugraph(PUSHED.replace("lt(place, 40)", wrong))
+        assert all(not check_equivalence(program, graph, seed).ok for seed in range(10)), wrong

@@ -233,6 +233,14 @@ def _leaky_relu(x: Array, slope: float = 0.01) -> Array:
     return both(lambda v: g.where(v > 0, v, v * slope), x)
 
 
+@aten("aten.rrelu_with_noise_functional")
+def _rrelu(x: Array, _noise: Any, least: float = 1 / 8, most: float = 1 / 3, training: bool = False,
+           *_: Any) -> list[Array]:  # fmt: skip
+    if training:
+        raise Unsupported("slopes that are drawn at random")
+    return [_leaky_relu(x, (least + most) / 2)]
+
+
 @aten("aten.elu")
 def _elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
     return both(lambda v: scale * g.where(v > 0, v, alpha * g.expm1(g.minimum(v * input_scale, 0))), x)

@@ -182,6 +182,22 @@ def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
     return rows(weight, 0, indices)
 
 
+@aten("aten._embedding_bag", "aten._embedding_bag_forward_only", looks_up=True, with_node=True, named=by_rows)
+def _embedding_bag(_t: Trace, node: Any, weight: Array, indices: Array, _offsets: Any, _scale: bool = False,
+                   mode: int = 0, _sparse: bool = False, weights: Array | None = None, last: bool = False,
+                   padding: int = -1) -> list[Array]:  # fmt: skip
+    """The sum, mean or maximum of the rows of each bag. Bags are of one size, which the counting of their starts says:
+    so PyTorch writes the bags of a matrix of indices."""
+    (n,), starts = indices.shape, node.args[2]
+    first, end, *step = starts.args if overloadless(starts.target) == "aten.arange" else (None, None)
+    if first != 0 or end != n or n % (size := step[0] if step else 1) or last or padding >= 0:
+        raise Unsupported("bags of several sizes, or that leave rows out")
+    found = rows(weight, 0, p.reshaped(indices, [n // size, size]))
+    if weights is not None:
+        found = both(operator.mul, found, p.reshaped(weights, [n // size, size, 1]))
+    return [p.reduction(("sum", "mean", "max")[mode], found, [1])]
+
+
 @aten("aten.scatter", "aten.scatter_add", with_node=True, named=along)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""

@@ -14,7 +14,7 @@ from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of
 from mirage_cli.spec.aten.reductions import amax, softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
-from mirage_cli.spec.aten.shapes import repeat_interleave, transpose
+from mirage_cli.spec.aten.shapes import diagonal, repeat_interleave, transpose
 
 aten = Rows()
 
@@ -98,7 +98,33 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @aten("aten.einsum", products=1)
 def _einsum(equation: str, operands: Sequence[Array], **_: Any) -> Array:
-    return p.einsum(in_full(equation.replace(" ", ""), [len(x.dims) for x in operands]), *operands)
+    left, right = in_full(equation.replace(" ", ""), [len(x.dims) for x in operands]).split("->")
+    labels, arrays = zip(*map(on_diagonals, left.split(","), operands), strict=True)
+    return p.einsum(f"{','.join(labels)}->{right}", *arrays)
+
+
+def on_diagonals(labels: str, x: Array) -> tuple[str, Array]:
+    """The elements at which positions with one letter are equal, and a letter for each position that is left."""
+    for c in dict.fromkeys(labels):
+        while labels.count(c) > 1:
+            first, second = labels.index(c), labels.rindex(c)
+            x = diagonal(x, 0, first, second)
+            labels = "".join(d for i, d in enumerate(labels) if i not in (first, second)) + c
+    return labels, x
+
+
+@aten("aten._trilinear", products=2)
+def _trilinear(a: Array, b: Array, c: Array, first: Sequence[int], second: Sequence[int], third: Sequence[int],
+               summed: Sequence[int], *_: Any) -> Array:  # fmt: skip
+    """The sum of products of three tensors, along some of the positions that they have once they are given these new
+    ones."""
+    letters = "abcdefgh"[: len(a.dims) + len(first)]
+    at = [without(letters, new) for new in (first, second, third)]
+    return p.einsum(f"{','.join(at)}->{without(letters, summed)}", a, b, c)
+
+
+def without(letters: str, places: Sequence[int]) -> str:
+    return "".join(c for i, c in enumerate(letters) if i not in places)
 
 
 def in_full(equation: str, ranks: Sequence[int]) -> str:

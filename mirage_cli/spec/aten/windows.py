@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+import numpy as np
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Axis, Dim, Part, Trace, Unsupported
-from mirage_cli.spec.aten.operands import MOST_COMPARED, both, trailing
+from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, trailing
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import pad, repeat_interleave, squeeze, unsqueeze
 from mirage_cli.spec.graph import Value
@@ -120,21 +123,44 @@ def spaced(x: Array, dim: int, step: int) -> Array:
 
 
 @aten("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d", with_node=True)
-def _upsample_nearest(_t: Trace, node: Any, x: Array, *_: Any) -> Array:
-    for dim in range(2, len(x.dims)):
-        times, rest = divmod(node.meta["val"].shape[dim], x.shape[dim])
-        if rest:
-            raise Unsupported("a picture enlarged by no whole number")
-        x = repeat_interleave(x, times, dim) if times > 1 else x
+def _upsample_nearest(_t: Trace, node: Any, x: Array, _size: Any, *scales: Any) -> Array:
+    return nearest(x, node.meta["val"].shape, scales, 0)
+
+
+@aten("aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d", "aten._upsample_nearest_exact3d",
+      with_node=True)  # fmt: skip
+def _upsample_nearest_exact(_t: Trace, node: Any, x: Array, _size: Any, *scales: Any) -> Array:
+    return nearest(x, node.meta["val"].shape, scales, 1)
+
+
+def nearest(x: Array, shape: Sequence[int], scales: Sequence[Any], halves: int) -> Array:
+    """A picture of this shape, whose place i is place (i + halves / 2) * step of x, rounded down."""
+    for at, scale in enumerate(scales_of(scales, len(x.dims) - 2), 2):
+        n, size = x.shape[at], shape[at]
+        step = 1 / Fraction(scale).limit_denominator(size * n) if scale else Fraction(n, size)
+        by, parts, start = step.numerator, step.denominator, step.numerator * halves
+        rounded = np.floor((np.arange(size, dtype=np.float32) + np.float32(halves / 2)) * np.float32(step))
+        by, parts = by * (1 + halves), parts * (1 + halves)
+        if any(min(int(r), n - 1) != (start + i * by) // parts for i, r in enumerate(rounded)):
+            raise Unsupported("a picture of which rounding chooses the places")
+        x = repeat_interleave(x, parts, at) if parts > 1 else x
+        if by > 1 or x.shape[at] != size:
+            read, dims, place = p.whole(x), [*x.dims], axes(size)
+            read[at], dims[at] = ([(place, by)], start), place
+            x = p.read(x, read, dims)
     return x
+
+
+def scales_of(scales: Sequence[Any], rank: int) -> list[Any]:
+    """For each axis of the picture, by how much it is enlarged, if that is given."""
+    given = scales[0] if scales and isinstance(scales[0], list) else [*scales]
+    return given if len(given) == rank else [None] * rank
 
 
 @aten("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d", with_node=True)
 def _upsample_linear(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
     """ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given."""
-    given = scales[0] if scales and isinstance(scales[0], list) else [*scales]
-    for at in range(2, len(x.dims)):
-        scale = given[at - 2] if len(given) == len(x.dims) - 2 else None
+    for at, scale in enumerate(scales_of(scales, len(x.dims) - 2), 2):
         n, size = x.shape[at], node.meta["val"].shape[at]
         step = (n - 1) / max(size - 1, 1) if ends else 1 / scale if scale else n / size
         x = interpolated(x, at, size, step, 0.0 if ends else 0.5 * step - 0.5)
@@ -169,39 +195,45 @@ def _pixel_shuffle(x: Array, r: int) -> Array:
 @aten("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", with_node=True)
 def _max_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
               _ceil: bool = False) -> Array:  # fmt: skip
-    return largest(x, node.meta["val"], kernel, stride, padding, dilation)
+    return largest(x, node, node.meta["val"], kernel, stride, padding, dilation)
 
 
 @aten("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", with_node=True)
 def _max_pool_with_indices(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0,
                            dilation: Any = 1, _ceil: bool = False) -> list[Array]:  # fmt: skip
-    return [largest(x, node.meta["val"][0], kernel, stride, padding, dilation)]
+    return [largest(x, node, node.meta["val"][0], kernel, stride, padding, dilation)]
 
 
-def largest(x: Array, like: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
+def largest(x: Array, node: Any, like: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
     """like: has the shape of the result."""
-    shape = like.shape[2:]
-    if len(x.dims) < 3 or len(x.dims) != len(like.shape) or len(shape) != len(each(kernel, len(shape))):
-        raise Unsupported("pooling without a batch")
-    seen = windows(x, each(kernel, len(shape)), stride or kernel, padding, dilation, shape, -math.inf)
-    return p.reduction("max", seen, [*range(len(x.dims), len(seen.dims))])
+    rank = rank_of(node)
+    x = p.reshaped(x, [1, *x.shape]) if len(like.shape) == rank + 1 else x
+    seen = windows(x, each(kernel, rank), stride or kernel, padding, dilation, like.shape[-rank:], -math.inf)
+    return p.reshaped(p.reduction("max", seen, [*range(len(x.dims), len(seen.dims))]), like.shape)
+
+
+def rank_of(node: Any) -> int:
+    """How many axes the pictures of an operator have, which its name says."""
+    return next(int(rank) for rank in "123" if f"{rank}d" in overloadless(node.target))
 
 
 @aten("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", with_node=True)
 def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, ceil: bool = False,
               count_pad: bool = True, divisor: Any = None) -> Array:  # fmt: skip
-    shape = node.meta["val"].shape[2:]
-    sizes = each(kernel, len(shape))
-    if ceil or len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape):
-        raise Unsupported("pooling that rounds up, or without a batch")
+    whole, rank = node.meta["val"].shape, rank_of(node)
+    if len(whole) == rank + 1:
+        x = p.reshaped(x, [1, *x.shape])
+    shape, sizes = whole[-rank:], each(kernel, rank)
     seen = windows(x, sizes, stride or kernel, padding, 1, shape, 0.0)
     at = [*range(len(x.dims), len(seen.dims))]
     total = p.reduction("sum", seen, at)
-    if divisor or count_pad or not any(each(padding, 1)):
-        return both(lambda v: v / (divisor or math.prod(sizes)), total)
-    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), x)
-    inside = windows(ones, sizes, stride or kernel, padding, 1, shape, 0.0)
-    return both(operator.truediv, total, p.reduction("sum", inside, at))
+    if divisor or not (ceil or (any(each(padding, 1)) and not count_pad)):
+        return p.reshaped(both(lambda v: v / (divisor or math.prod(sizes)), total), whole)
+    before = [n for n in reversed(each(padding, rank)) for _ in range(2)]
+    counted = pad(x, before) if count_pad else x  # windows that round up reach beyond what is padded, too
+    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), counted)
+    inside = windows(ones, sizes, stride or kernel, 0 if count_pad else padding, 1, shape, 0.0)
+    return p.reshaped(both(operator.truediv, total, p.reduction("sum", inside, at)), whole)
 
 
 @aten("aten.unfold")
@@ -214,22 +246,53 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     return p.read(x, parts, [*dims, tap])
 
 
-def adaptive(kind: str, x: Array, size: Any) -> Array:
-    """The reduction of as many windows as are asked for, all of one size, which tile the last two positions."""
-    rank = len(x.dims)
-    sizes = [x.shape[rank - 2 + i] if n is None else n for i, n in enumerate(each(size, 2))]
-    if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
-        raise Unsupported("adaptive pooling in windows of several sizes")
-    *lead, h, w = x.shape
-    cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
-    return p.reduction(kind, cut, [rank - 1, rank + 1])
+def adaptive(kind: str, x: Array, size: Any, rank: int) -> Array:
+    """The reduction, along each of the last positions, of as many windows as are asked for, which tile them, or overlap
+    by one place."""
+    lead = len(x.dims) - rank
+    sizes = [x.shape[lead + i] if n is None else n for i, n in enumerate(each(size, rank))]
+    for at, n in enumerate(sizes, lead):
+        if x.shape[at] % n:
+            x = overlapping(kind, x, at, n)
+    cut = [n for size, whole in zip(sizes, x.shape[lead:], strict=True) for n in (size, whole // size)]
+    return p.reduction(kind, p.reshaped(x, [*x.shape[:lead], *cut]), [lead + 1 + 2 * i for i in range(rank)])
+
+
+def overlapping(kind: str, x: Array, dim: int, count: int) -> Array:
+    """The reduction of windows of several sizes along an axis of n places: of window i, the places from i * n / count,
+    rounded down, to (i + 1) * n / count, rounded up."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"adaptive pooling of {n} places in windows of several sizes")
+    table = unsqueeze(x, dim)
+    place, numbers = along_positions(table, dim + 1), x.trace.positions(count)
+    window = p.viewed(numbers, [*numbers.dims, *[()] * (len(x.dims) - dim)])
+
+    def within(outside: float) -> Callable[[Value, Value, Value | float], Value]:
+        return lambda i, j, v: g.where((j * count + count > i * n) & (j * count < i * n + n), v, outside)
+
+    if kind == "max":
+        return p.reduction("max", both(within(-math.inf), window, place, table), [dim + 1])
+    ones = p.elementwise(lambda i, j: within(0.0)(i, j, 1.0), window, place)
+    size = p.reduction("sum", ones, [len(ones.dims) - len(x.dims) + dim])
+    return both(operator.truediv, p.reduction("sum", both(within(0.0), window, place, table), [dim + 1]), size)
 
 
 @aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
-    return adaptive("mean", x, size)
+    return adaptive("mean", x, size, 2)
+
+
+@aten("aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d")
+def _adaptive_avg_pool3d(x: Array, size: Any) -> Array:
+    return adaptive("mean", x, size, 3)
 
 
 @aten("aten.adaptive_max_pool2d")
 def _adaptive_max_pool2d(x: Array, size: Any) -> list[Array]:
-    return [adaptive("max", x, size)]
+    return [adaptive("max", x, size, 2)]
+
+
+@aten("aten.adaptive_max_pool3d")
+def _adaptive_max_pool3d(x: Array, size: Any) -> list[Array]:
+    return [adaptive("max", x, size, 3)]

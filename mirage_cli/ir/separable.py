@@ -1,0 +1,179 @@
+"""Sums over windows of several axes, as sums along one axis after the other.
+
+    sum(X[y + i - 4, x + j - 4]; i, j)  -->  R[y, x] = sum(X[y, x + j - 4]; j)
+                                             sum(R[y + i - 4, x]; i)
+
+Each position takes 9 + 9 elements then, not 81. Factors along one axis of the window (a Gaussian's), and masks of what
+lies outside along one, stay with the sum over this axis. What lies outside of the inner sum is read as 0, as what it
+sums is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import reduce
+from math import prod
+
+from mirage_cli.ir.access import Index
+from mirage_cli.ir.program import Arg, Eqn, Program
+from mirage_cli.ir.rewriter import Rewriter
+
+READ = "read"
+"""In the place of a value that is not known yet."""
+LEAST = 16
+"""Elements of the smallest window that is taken apart: of fewer, memory costs more than the reads that are saved."""
+
+
+def separable(program: Program) -> Program | None:
+    """A lowered program with its separable windows summed along one axis after the other; None where there is none."""
+    found = _Separable(program)
+    eqns = tuple(made for e in program.eqns for made in found.of(e))
+    if eqns == program.eqns:
+        return None
+    made = found.program_of(eqns)
+    return replace(made, internals=(program.internals | found.sums) & {e.out for e in made.eqns})
+
+
+class _InseparableError(Exception):
+    """A value that depends on the axis otherwise than by where it is read, by a factor or by a mask."""
+
+
+class _Separable(Rewriter):
+    """sums: those along some of the axes: no type of the program rounds them."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.sums = frozenset[str]()
+
+    def of(self, e: Eqn) -> tuple[Eqn, ...]:
+        """The equation, or those that take its place."""
+        made = (e,)
+        if e.op == "sum" and e.type == "float":
+            made = next(filter(None, (self.apart(e, a) for a in e.axes)), made)
+        self.known |= {x.out: x for x in made}
+        return made
+
+    def apart(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
+        """The sum over all axes but this one, of what is read without it, and then the one over it; nothing where that
+        is another value."""
+        (value,) = e.values
+        others = tuple(a for a in e.axes if a != axis)
+        part = _Without(self, axis, frozenset(others))
+        try:
+            inner = part.of(value)
+        except _InseparableError:
+            return ()
+        window = prod(self.dims[a] for a in (axis, *part.others))
+        if not (part.others and part.read and {*others} <= {*self.known[inner].dims}):
+            return ()
+        if window < LEAST or {*part.read} & part.kept:
+            return ()
+        eqns = part.eqns
+        if others:
+            rest = self.define(self.name(f"{e.out}_rest"), e.op, (inner,), others)
+            self.sums |= {inner := rest.out}
+            eqns += self.of(rest)
+        axes = tuple(text for d, i in part.read.items() for text in (d, str(i)))
+        eqns.append(self.define(self.name(f"{e.out}_{axis}"), "rename", (inner,), axes))
+        for op, args in reversed(part.around):
+            args = tuple(eqns[-1].out if a == READ else a for a in args)
+            eqns.append(self.define(self.name("part"), op, args, ()))
+        return *eqns, self.define(e.out, e.op, (eqns[-1].out,), (axis,))
+
+
+@dataclass
+class _Without:
+    """A value without one axis of the window.
+
+    others: the other summed axes, also of sums inside. read: the index that holds the axis,
+    by which the result is read. kept: axes of what is not read by it. around: factors and masks along the axis, the
+    outermost first, each with READ in the place of what it is of. eqns: the equations so far.
+    """
+
+    of_all: _Separable
+    axis: str
+    others: frozenset[str]
+    read: Mapping[str, Index] = field(default_factory=dict[str, Index])
+    kept: set[str] = field(default_factory=set[str])
+    around: list[tuple[str, tuple[Arg, ...]]] = field(default_factory=list[tuple[str, tuple[Arg, ...]]])
+    eqns: list[Eqn] = field(default_factory=list[Eqn])
+
+    def of(self, name: str) -> str:
+        """The value without what depends on the axis. Raises _InseparableError."""
+        x = self.of_all.known[name]
+        if self.axis not in x.dims:
+            self.kept |= {*x.dims}
+            return name
+        match x:
+            case Eqn(op="rename", values=(source,)):
+                return self.moved(x, source)
+            case Eqn(op="sum", values=(value,)):
+                self.others |= {*x.axes}
+                made = self.add("sum", (self.of(value),), x.axes)
+                self.of_all.sums |= {made}
+                return made
+            case Eqn(op="mul", values=(_, _)):
+                return self.multiplied(x)
+            case Eqn(op="mul", args=(str(value), Fraction() as number)):
+                return self.add("mul", (self.of(value), number), ())
+            case Eqn(op="where", args=(str(mask), str(value), Fraction() as outside)) if not outside:
+                return self.masked(mask, value)
+            case _:
+                raise _InseparableError
+
+    def moved(self, x: Eqn, source: str) -> str:
+        """A read, without the index that holds the axis: one of windows that overlap."""
+        sizes = self.of_all.dims
+        read = {d: i for d, i in x.names.items() if self.axis in i.dims}
+        others = {d: i for d, i in x.names.items() if d not in read}
+        held = {a for i in read.values() for a in i.dims}
+        beside = {a for i in others.values() for a in i.dims} | {*self.of_all.known[source].dims} - {*x.names}
+        overlap = all(prod(sizes[a] for a in i.dims) >= 2 * sizes[d] for d, i in read.items())
+        if len(read) != 1 or self.read not in ({}, read) or held & self.others or not overlap:
+            raise _InseparableError
+        if self.of_all.fixed & {*read, *held} or self.axis in beside:
+            raise _InseparableError
+        self.read = read
+        self.kept |= beside
+        if not others:
+            return source
+        return self.add("rename", (source,), tuple(text for d, i in others.items() for text in (d, str(i))))
+
+    def multiplied(self, x: Eqn) -> str:
+        """A product, of which factors along the axis alone stand outside."""
+        for factor, other in (x.values, x.values[::-1]):
+            if self.of_all.known[factor].dims == (self.axis,):
+                self.around.append(("mul", (READ, factor)))
+                return self.of(other)
+        first, last = x.values
+        return self.add("mul", (self.of(first), self.of(last)), ())
+
+    def masked(self, mask: str, value: str) -> str:
+        """What masks leave: those with the axis stand outside, the others stay."""
+        known, zero = self.of_all.known, Fraction(0)
+        along = [m for m in self.conjuncts(mask) if self.axis in known[m].dims]
+        others = [m for m in self.conjuncts(mask) if self.axis not in known[m].dims]
+        if self.others & {d for m in along for d in known[m].dims}:
+            raise _InseparableError
+        if along:
+            self.around.append(("where", (reduce(self.both, along), READ, zero)))
+        self.kept |= {d for m in others for d in known[m].dims}
+        inner = self.of(value)
+        return self.add("where", (reduce(self.both, others), inner, zero), ()) if others else inner
+
+    def both(self, mask: str, other: str) -> str:
+        return self.add("and", (mask, other), ())
+
+    def conjuncts(self, mask: str) -> Iterator[str]:
+        e = self.of_all.known[mask]
+        if isinstance(e, Eqn) and e.op == "and":
+            for m in e.values:
+                yield from self.conjuncts(m)
+        else:
+            yield mask
+
+    def add(self, op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
+        self.eqns.append(self.of_all.define(self.of_all.name("part"), op, args, axes))
+        return self.eqns[-1].out

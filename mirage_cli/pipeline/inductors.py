@@ -1,0 +1,66 @@
+"""Inductor's code for regions, which their kernels are compared with.
+
+A thread compiles it for a region while kernels for it are tuned: other processes do that. Nothing runs on the GPU
+meanwhile, where times are taken: Inductor looks for the fastest of its own configurations in the first call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any  # compiled functions
+
+import torch
+from torch._guards import tracing
+
+from mirage_cli.pipeline.attention import by_pytorch
+from mirage_cli.pipeline.region import Region
+from mirage_cli.pipeline.symbols import placeholders
+
+
+def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
+    change in place is made functional and put back."""
+    from torch._inductor.compile_fx import compile_fx
+
+    by_pytorch(model)
+    with tracing(None), torch.no_grad():
+        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
+
+
+class Inductors:
+    """Of a model's regions, each compiled once: a context manager."""
+
+    def __init__(self, model: torch.nn.Module, regions: Sequence[Region]) -> None:
+        self.model = model
+        self.regions = {r.graph.name: r for r in regions}
+        self.thread = ThreadPoolExecutor(1, "inductor")
+        self.begun: dict[str, Future[Callable[..., Any]]] = {}
+        self.made: dict[str, Callable[..., Any]] = {}
+
+    def __enter__(self) -> Inductors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+    def begin(self, program: str) -> None:
+        """Has the thread compile for the region that this program is of. Sizes that differ by call are known when it
+        runs."""
+        region = self.regions.get(program)
+        if region is None or region.sized or region.module in self.begun:
+            return
+        own = self.model.get_submodule(region.module)
+        if isinstance(own, torch.fx.GraphModule):
+            values = [n.meta["val"] for n in placeholders(own.graph)]
+            self.begun[region.module] = self.thread.submit(by_inductor, copy.deepcopy(own), values)
+
+    def of(self, module: str, own: torch.nn.Module) -> Callable[..., Any]:
+        """For the region of this module, which is its `own`. What the thread could not compile is compiled when it is
+        called."""
+        if module not in self.made:
+            begun = self.begun.get(module)
+            compiled = None if begun is None or begun.exception() is not None else begun.result()
+            self.made[module] = compiled or torch.compile(own, dynamic=False)
+        return self.made[module]

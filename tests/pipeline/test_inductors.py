@@ -1,0 +1,58 @@
+"""Inductor's code for regions, compiled beside the tuning of their kernels. Compilation is stood in for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from mirage_cli.pipeline import inductors
+from mirage_cli.pipeline.inductors import Inductors
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.regions import Cut, cut, exported
+
+
+@pytest.fixture(scope="module")
+def gated() -> Cut:
+    with torch.no_grad():
+        return cut(exported(as_module(lambda x, w: F.silu(x @ w) * 2), (torch.randn(4, 8), torch.randn(8, 16))))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_compiles_for_a_region_once(fails: bool, gated: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stand-ins for its tensors: nothing runs on the GPU. Where that fails, the first call compiles."""
+    (region,) = gated.regions
+    own, threads = gated.model.get_submodule(region.module), list[str]()
+
+    def by_inductor(graph: torch.fx.GraphModule, values: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        assert graph is not own and [tuple(x.shape) for x in values] == [(4, 8), (8, 16)]
+        assert all(isinstance(x, torch._subclasses.FakeTensor) for x in values)
+        if fails:
+            raise RuntimeError("made up")
+        return graph.forward
+
+    monkeypatch.setattr(inductors, "by_inductor", by_inductor)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: ("compiled when called", f))
+    with Inductors(gated.model, gated.regions) as several:
+        for name in (region.graph.name, "unknown", region.graph.name):
+            several.begin(name)
+        made = several.of(region.module, own)
+        assert several.of(region.module, own) is made
+    assert len(threads) == 1 and threads[0].startswith("inductor")
+    if fails:
+        assert made == ("compiled when called", own)
+    else:
+        x, w = torch.randn(4, 8), torch.randn(8, 16)
+        torch.testing.assert_close(made(x, w), own(x, w))
+
+
+def test_what_is_not_begun_is_compiled_when_it_is_called(gated: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **_: ("compiled when called", f))
+    (region,) = gated.regions
+    with Inductors(gated.model, gated.regions) as several:
+        own = gated.model.get_submodule(region.module)
+        assert several.of(region.module, own) == ("compiled when called", own)
