@@ -44,8 +44,9 @@ FEW_OF_ALL = 240
 """The same of all kernels together, where they are so many that it is less for each."""
 
 FEW_STEPS, MANY_STEPS = 64, 400
-"""Iterations of all program instances, of which the interpreter takes about 20 to 60 a second with seven distributions:
-up to the first a μGraph is judged as it is, up to the second in parts."""
+"""Iterations of all program instances, of which the interpreter takes about 20 to 60 a second with seven distributions
+one after another (some four times as many at once, `tune.lanes`): up to the first a μGraph is judged as it is, up to
+the second in parts."""
 SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
 """Elements of the space of one equation or of a tensor, and of one contraction, up to which that holds."""
 

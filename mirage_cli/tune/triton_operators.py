@@ -39,12 +39,12 @@ DIVISIONS: dict[str, Numpy] = {"__floordiv__": lambda a, b: (a - np.fmod(a, b)) 
 
 def in_front(data: Any) -> Any:
     """Matrices with their lanes in front, in rows, as numpy's library multiplies them."""
-    return np.ascontiguousarray(np.moveaxis(data, -1, 0))
+    return np.ascontiguousarray(data.transpose(data.ndim - 1, *range(data.ndim - 1)))
 
 
 def behind(data: Any) -> Any:
     """The lanes where they were."""
-    return np.ascontiguousarray(np.moveaxis(data, 0, -1))
+    return np.ascontiguousarray(data.transpose(*range(1, data.ndim), 0))
 
 
 class Straight:
@@ -168,11 +168,12 @@ class Straight:
         return to
 
     def counted(self, tritons: Callable[..., Any]) -> Callable[..., Any]:
-        once = functools.lru_cache(maxsize=1 << 8)(tritons)
+        once, in_lanes = (functools.lru_cache(maxsize=1 << 8)(tritons) for _ in range(2))
 
         def arange(start: Any, end: Any) -> Any:
-            plain = type(start) is int and type(end) is int and not self.lanes
-            return once(start, end) if plain else tritons(start, end)
+            if type(start) is not int or type(end) is not int:
+                return tritons(start, end)
+            return in_lanes(start, end) if self.lanes else once(start, end)
 
         return arange
 

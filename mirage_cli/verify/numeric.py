@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any  # what a function returns: a tensor, several, or nothing
 
 from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, may_name_nothing, read_by, strides
@@ -93,8 +94,10 @@ def judge(
     cut = Cut(*fields) if fields else None
     lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
 
+    primitive = lower(program.apart())
+
     def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
-        return reference64(program, inputs)
+        return _evaluated(program, primitive, inputs)
 
     wide = definition if reference is None else lambda *inputs: reference(list(inputs))
     program_in_torch = Reference(eager, definition, getattr(torch, program.dtype), wide)
@@ -171,6 +174,7 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     return draw(kind, shapes, dtypes, spreads, longest_sum(program), device, seed, strides)
 
 
+@lru_cache(maxsize=16)
 def longest_sum(program: Program) -> int:
     """The most terms that one sum or contraction of the program adds up; 1 where there is none."""
     sizes = program.sizes
@@ -292,9 +296,14 @@ def blocks_of(program: Program) -> tuple[BlockFields, ...]:
 
 def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The program's outputs in float64: a torch operation for each primitive operator, axes in the program's order."""
+    return _evaluated(program, lower(program.apart()), inputs)
+
+
+def _evaluated(program: Program, primitive: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """primitive: the program in primitive operators alone."""
     import torch
 
-    evaluation = _Evaluation(lower(program.apart()))
+    evaluation = _Evaluation(primitive)
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
         value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
