@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-FINALS, LEAST_FINALS_S, MOST_FINALS = 0.15, 6.0, 0.3
+FINALS, LEAST_FINALS_S, MOST_FINALS = 0.15, 8.0, 0.3
 """The finals' part of the budget; what they have at least; and the part that they have at most of a short budget."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
