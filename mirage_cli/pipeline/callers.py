@@ -262,12 +262,14 @@ class Kernels:
         from mirage_cli.spec.reader import parse_spec
 
         first: dict[tuple[str, ...], Standing] = {}
+        keys: dict[str, tuple[str, ...]] = {}  # of texts that were read
 
         def add(text: str, path: str) -> tuple[str, ...]:
-            programs = tuple(parse_spec(text, path).programs())
-            key = programs[0].name, *map(computed_hash, programs)
-            first.setdefault(key, Standing(text, programs))
-            return key
+            if text not in keys:
+                programs = tuple(parse_spec(text, path).programs())
+                keys[text] = programs[0].name, *map(computed_hash, programs)
+                first.setdefault(keys[text], Standing(text, programs))
+            return keys[text]
 
         for text in (t for name in dict.fromkeys(g.name for g in graphs) for t in self.store.specs_named(name)):
             with suppress(MirageError):  # of a version of other operators

@@ -6,7 +6,7 @@ import time
 
 FINALS = 0.15
 """The finals' part of the budget."""
-LEAST_MODEL_S, MOST_MODEL = 6.0, 0.3
+LEAST_MODEL_S, MOST_MODEL = 8.0, 0.3
 """What they have at least for a model's kernel, of which more ways to overlap are timed; and the part that they have at
 most of a short budget."""
 JUDGEMENTS = 2.2

@@ -18,6 +18,7 @@ from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.searching import Found, Options
 from mirage_cli.pipeline.session import Session
+from mirage_cli.spec import reader
 from mirage_cli.spec.graph import Graph, dot, silu
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result, Unfinished
@@ -205,6 +206,18 @@ def test_what_has_no_kernel_is_tried_again_with_a_larger_budget_alone(monkeypatc
         assert failed.problem == "made up" and known.best is not None
         spent.append([*tuner.spent])
     assert spent == [["failed"], [], [], ["failed"]] and store == {"failed": (20.0, "made up")}
+
+
+def test_a_spec_that_the_database_has_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up_gpu.pretend(monkeypatch.setattr)
+    texts: list[str] = []
+    parsed = reader.parse_spec
+    monkeypatch.setattr(reader, "parse_spec", lambda text, path: texts.append(text) or parsed(text, path))
+    g = gated(16)
+    with Kernels("h200", db=tmp_path / "mirage.db") as kernels:
+        kernels.store.put_spec("made up", g.name, g.text())
+        one, other = kernels.standing([g, g])
+    assert one is other and texts == [g.text()]
 
 
 @pytest.mark.parametrize(
