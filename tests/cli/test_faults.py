@@ -160,6 +160,7 @@ def test_an_older_database_is_read_without_being_changed(found: Mirage, tmp_path
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("ALTER TABLE measurements DROP COLUMN alone_samples_us")
         connection.execute("DROP TABLE beside")
+        connection.execute("DROP TABLE tried")
         connection.execute("CREATE TABLE searches (key TEXT NOT NULL)")
         connection.execute("DELETE FROM migrations WHERE number > 1")
     connection.close()
