@@ -489,7 +489,7 @@ def test_an_operator_costs_at_least_one_flop_for_each_step_of_its_text(name: str
     tree = ast.parse(row.triton.format(*"xyz"))
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) != "float"]
     steps = len(calls) + sum(isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare) for n in ast.walk(tree))
-    assert max(1, steps) <= row.flops <= 32
+    assert max(1, steps) <= row.flops <= 160
 
 
 def jumps(c: Case) -> bool:
