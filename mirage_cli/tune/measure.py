@@ -250,10 +250,6 @@ class Floor:
     matmul_flops_per_s: float
     empty_us: float
 
-    def bound_us(self, bytes_moved: float, flops: float) -> float:
-        """No program that moves these bytes and does these operations is expected to take less."""
-        return 1e6 * max(bytes_moved / self.copy_bytes_per_s, flops / self.matmul_flops_per_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -261,10 +257,6 @@ class Device:
 
     name: str
     arch: int
-    multiprocessors: int
-    l2_bytes: int
-    memory_bytes: int
-    shared_bytes_per_block: int
     torch: str
     triton: str
 

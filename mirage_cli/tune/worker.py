@@ -176,15 +176,11 @@ class Bench(Setting):
     def describe(self) -> Device:
         triton_version = version("triton") if find_spec("triton") else "none"
         if not self.cuda:
-            return Device("cpu", 0, os.cpu_count() or 1, self.l2_bytes, 0, 0, str(torch.__version__), triton_version)
+            return Device("cpu", 0, str(torch.__version__), triton_version)
         p = device_properties(self.device)
         return Device(
             name=p.name,
             arch=p.major * 10 + p.minor,
-            multiprocessors=p.multi_processor_count,
-            l2_bytes=self.l2_bytes,
-            memory_bytes=p.total_memory,
-            shared_bytes_per_block=p.shared_memory_per_block_optin,
             torch=str(torch.__version__),  # a `TorchVersion` would have its reader import torch
             triton=triton_version,
         )
