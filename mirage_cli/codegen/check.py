@@ -438,6 +438,7 @@ class _Checker:
             case (
                 nodes.Cast()
                 | nodes.MatrixType()
+                | nodes.Registers()
                 | nodes.Spread()
                 | nodes.Repeated()
                 | nodes.Permuted()

@@ -22,7 +22,14 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import FLOAT8, HALVES, INTEGERS, Eqn, cast_of, promoted
 from mirage_cli.ir.reach import kept
-from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, multiplied_as, on_matrix_units, takes_float8
+from mirage_cli.ir.schedule import (
+    MIN_FLOAT8_DEPTH,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    multiplied_as,
+    on_matrix_units,
+    takes_float8,
+)
 
 NOWHERE = frozenset[str]()
 FLOAT8_TERMS = {"bfloat16": 128, "float16": 32}
@@ -378,7 +385,8 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     m = matrices(k, e)
     types = _operand_types(k, e, m)
     operands = zip(m.operands(), types, strict=True)
-    left, right = (_operand(s, value, groups, e.axes, dtype) for (value, groups), dtype in operands)
+    shared = loaded_for_others(s, e) if accumulator == e.out else frozenset[str]()
+    left, right = (_operand(s, value, groups, e.axes, dtype, value in shared) for (value, groups), dtype in operands)
     if {*types} <= FLOAT8:
         return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[k.graph.dtype])
     if len({*types}) == 2:
@@ -419,8 +427,30 @@ def _factors(e: Eqn) -> tuple[str, str]:
     return a, b
 
 
-def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str) -> Expr:
-    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
+def loaded_for_others(s: Scope, e: Eqn) -> frozenset[str]:
+    """What the loop of a product of warpgroups loads for it and for others than products that take it alike: these have
+    it in registers. The product adds to an accumulator, and may still read its operands in the next iteration."""
+    k = s.scheduled
+    loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
+    if loop is None or k.schedule.warps < WARPGROUP or k.elements(matrices(k, e).rows) < WARPGROUP_ROWS:
+        return frozenset()
+    taken = defaultdict[str, set[object]](set, {x.value: {"stored"} for x in loop.stores})
+    for x in (x for x in loop.steps if isinstance(x, Eqn)):
+        if x.op == "dot" and on_matrix_units(x, k.dims, k.block):
+            m = matrices(k, x)
+            for value, dtype in zip((m.left, m.right), _operand_types(k, x, m), strict=True):
+                taken[value].add((dtype, {*x.axes} <= s.clean.get(value, NOWHERE)))
+        else:
+            for value in x.values:
+                taken[value].add("computed")
+    return frozenset(x.out for x in loop.steps if isinstance(x, Load) and x.out in e.values and len(taken[x.out]) > 1)
+
+
+def _operand(
+    s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str, registers: bool = False
+) -> Expr:
+    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type. registers:
+    whether it is not to be taken from shared memory, as it was loaded."""
     k = s.scheduled
     kind = k.type_of(value)
     if dtype == "float16" and narrow.packed(k, value):
@@ -429,6 +459,8 @@ def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dt
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
         x = _masked(k, k.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
+    if registers:
+        x = nodes.Registers(x)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
     wanted = merged(*groups)

@@ -95,6 +95,15 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
+REGISTERS = '''
+@triton.jit
+def in_registers(x):
+    """x, in what the compiler takes for a computation. A product of warpgroups reads what it is given of a load while
+    the loop goes on. Where other operators take the same load, Triton has no buffer more for that, and copies the next
+    block over what may not have been read."""
+    return tl.where(tl.program_id(0) >= 0, x, tl.zeros_like(x))
+'''.strip()
+"""What modules start with whose loops load something for products and for other operators."""
 BYTES = '''
 @triton.jit
 def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
@@ -287,6 +296,7 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
+    "in_registers",
     "dot_float8",
     "first_bits",
     "behind",

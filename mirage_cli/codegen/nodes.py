@@ -423,6 +423,18 @@ class RaisedBits:
 
 
 @dataclass(frozen=True, slots=True)
+class Registers:
+    """A block as a product takes one that was computed, from registers, and not what was loaded as it lies in shared
+    memory."""
+
+    x: Expr
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixType:
     """bfloat16 as the matrix units take it."""
 
@@ -596,6 +608,7 @@ Expr: TypeAlias = (
     | Cast
     | RaisedBits
     | MatrixType
+    | Registers
     | Spread
     | Repeated
     | Permuted

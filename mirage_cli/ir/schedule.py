@@ -336,6 +336,8 @@ class Schedule:
 
 MIN_DOT = 16
 """The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
+WARPGROUP, WARPGROUP_ROWS = 4, 64
+"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 MIN_FLOAT8_DEPTH = 32
 """Elements that the matrix units sum over at least, of float8 (the same)."""
 

@@ -19,12 +19,10 @@ from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
-from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
+from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_REGISTERS,
-    WARPGROUP,
-    WARPGROUP_ROWS,
     Launch,
     Multiplied,
     Occupancy,

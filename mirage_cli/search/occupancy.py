@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH
+from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
 from mirage_cli.search.work import Model, Work
 from mirage_cli.target.gpus import Target
 
-WARPGROUP, WARPGROUP_ROWS = 4, 64
-"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 OPERAND_BYTES = 2
 """Of an element in shared memory, but of float8."""
 MAX_RESIDENT = 8

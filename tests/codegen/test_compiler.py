@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
@@ -90,3 +92,37 @@ def test_a_side_of_several_short_axes_compiles_wherever_the_summed_axis_stands(c
         plan = with_warps(schedule(graph, "t=8 r=4 s=64", order), 4)
         (found,) = compiled(graph, plan, 90)
         assert found.shared_bytes > 0, order
+
+
+def buffers(text: str, product: str) -> set[int]:
+    """How many buffers the operands of a product of warpgroups have that lie in shared memory where they were copied."""
+    operands = re.findall(r"%\w+", product.split("warp_group_dot ")[1])[:2]
+    views = (re.search(rf"{re.escape(v)} = ttg\.memdesc_index (%\w+)\[", text) for v in operands)
+    kept = (re.search(rf"{re.escape(x[1])} = ttg\.local_alloc : .*memdesc<(\d+)x", text) for x in views if x)
+    return {int(n[1]) for n in kept if n}
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "registers"),
+    [
+        ("Y[m, n] = dot(X, W; k)", "Y[m,n]", False),
+        ("Y[m, n] = dot(X, W; k)\nS[m] = dot(X, X; k)", "Y[m,n] S[m]", True),
+        ("Y[m, n] = dot(X, W; k)\nA[m, k] = abs(X)\nS[m] = max(A; k)", "Y[m,n] S[m]", True),
+        ("Y[m, n] = dot(X, W; k)\nS[n] = sum(W; k)", "Y[m,n] S[n]", True),
+        ("Y[m, n] = dot(X, W; k)\nZ[m, n] = dot(X, V; k)", "Y[m,n] Z[m,n]", False),
+    ],
+)
+def test_products_that_go_on_read_no_buffer_that_the_next_block_is_copied_to(
+    body: str, outputs: str, registers: bool, stage: Stages
+) -> None:
+    """Where several operators take one load, Triton has one buffer less for it than a product needs that still reads it
+    in the next iteration."""
+    graph = kernel(
+        f"m=512 k=1024 n=512; X[m,k] W[k,n]{' V[k,n]' * ('V' in body)}; {outputs}", "m:grid n:grid k:loop", body
+    )
+    plan = with_warps(schedule(graph, "m=64 n=64 k=64", "m n k"), 4, 4)
+    text = stage(graph, plan, 90, "ttgir")
+    products = [line for line in text.splitlines() if "warp_group_dot %" in line and "isAsync" in line]
+    assert products
+    assert all(buffers(text, line) <= {4} for line in products)
+    assert ("in_registers(" in kernels_source(graph, plan)) == registers
