@@ -95,7 +95,7 @@ def test_a_side_of_several_short_axes_compiles_wherever_the_summed_axis_stands(c
 
 
 def buffers(text: str, product: str) -> set[int]:
-    """How many buffers the operands of a product of warpgroups have that lie in shared memory where they were copied."""
+    """How many buffers those operands of a product of warpgroups have that lie in shared memory as they were copied."""
     operands = re.findall(r"%\w+", product.split("warp_group_dot ")[1])[:2]
     views = (re.search(rf"{re.escape(v)} = ttg\.memdesc_index (%\w+)\[", text) for v in operands)
     kept = (re.search(rf"{re.escape(x[1])} = ttg\.local_alloc : .*memdesc<(\d+)x", text) for x in views if x)
