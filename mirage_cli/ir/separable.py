@@ -87,9 +87,9 @@ class _Separable(Rewriter):
 class _Without:
     """A value without one axis of the window.
 
-    others: the other summed axes, also of sums inside. read: the index that holds the axis,
-    by which the result is read. kept: axes of what is not read by it. around: factors and masks along the axis, the
-    outermost first, each with READ in the place of what it is of. eqns: the equations so far.
+    others: the other summed axes, also of sums inside. read: the index that holds the axis, by which the result is
+    read. kept: axes of what is not read by it. around: factors and masks along the axis, the outermost first, each with
+    READ in the place of what it is of. eqns: the equations so far.
     """
 
     of_all: _Separable

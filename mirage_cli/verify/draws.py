@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
@@ -65,6 +65,15 @@ class Draws:
         field.counts_guesses = False
 
 
+def edges_of(program: Program) -> dict[str, list[int]]:
+    """For each table that is read by, where comparisons of positions with numbers change, if that is in two places at
+    least: of one, two entries would be the same too often."""
+    near = {place + n for _, place in compared(program.eqns) for n in (-1, 0, 1)}
+    ends = {x.table: x.bounds(program.sizes)[1] + 1 for x in program.lookups()}
+    found = {table: sorted(n for n in near if 0 <= n < end) for table, end in ends.items()}
+    return {table: some for table, some in found.items() if len(some) > 1}
+
+
 def drawn_bits(program: Program, output: Tensor) -> int:
     """Random bits of what a draw draws besides residues, of that with the fewest: an integer of a few, or a mask. Of
     those that are values, what the output needs counts.
@@ -72,12 +81,14 @@ def drawn_bits(program: Program, output: Tensor) -> int:
     One bit of an output that is a mask or of integers itself, as each of its elements is right by luck in every other
     draw.
 
-    Two entries of a table are the same by luck. One bit of each entry that is divided: every other one is where a
-    quotient changes. One bit of two integers, or elements of a mask, that are values: that a row of a mask holds two
+    Two entries of a table are the same by luck: of n, with probability 1 / n, and with 1 / (4 m) + 3 / (4 n) where
+    every other one is one of m edges. One bit of each entry that is divided: every other one is where a quotient
+    changes. One bit of two integers, or elements of a mask, that are values: that a row of a mask holds two
     elements, say, which one that holds one would not tell.
     """
-    sizes, parts = program.sizes, program.divided()
-    bits = [max(1, n.bit_length() - 1) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
+    sizes, parts, edges = program.sizes, program.divided(), edges_of(program)
+    tables = [(n, len(edges.get(x.table, ()))) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
+    bits = [max(1, int(-log2(1 / (4 * m) + 3 / (4 * n)))) if m else max(1, n.bit_length() - 1) for n, m in tables]
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
     bits += [1] * (tensor_type(output) != "float")
@@ -143,8 +154,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     divisors: dict[str, set[int]] = {}
     for x, by in program.divided():
         divisors.setdefault(x.table, set()).add(by)
-    edges = {place + n for _, place in compared(program.eqns) for n in (-1, 0, 1)}
-    looked_up = {x.table for x in program.lookups()}
+    edges = edges_of(program)
     found = {
         t.name: field.draw(
             (DRAW, *t.dims),
@@ -153,7 +163,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
             below(t, shapes),
             t.distinct,
             sorted(divisors.get(t.name, ())),
-            sorted(n for n in edges if t.name in looked_up and 0 <= n < (below(t, shapes) or 0)),
+            edges.get(t.name, ()),
             t.padded,
         )
         for t in program.inputs

@@ -10,6 +10,7 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.verify import draws
 from mirage_cli.verify.draws import drawn_bits, run_draws, status_of, statuses
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
@@ -150,3 +151,12 @@ def test_a_mask_is_told_by_the_positions_that_a_table_names() -> None:
     for wrong in ("lt(place, 39)", "lt(place, 41)", "le(place, 40)", "lt(place, 38)", "lt(place, 25)"):
         graph = parse_mugraph(PUSHED.replace("lt(place, 40)", wrong))
         assert all(not check_equivalence(program, graph, seed).ok for seed in range(10)), wrong
+
+
+def test_entries_beside_compared_numbers_count_for_fewer_bits() -> None:
+    """Two of them are the same with probability 1 / (4 · 3) + 3 / (4 · 50) at most, and 2^-3 is more than that."""
+    program = lower(parse_spec(MASKED_TABLE).at())
+    bits = drawn_bits(program, program.outputs[0])
+    assert bits == 3
+    first, other = (draws._inputs(program, seed, range(4096))["token"].data for seed in (0, 1))
+    assert 2.0**-4 < (first == other).mean() < 2.0**-bits
