@@ -131,6 +131,46 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
         )
 '''.strip()
 """What modules start with that compute in float16 with parts of bytes."""
+PAIRS = '''
+@triton.jit
+def pair_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, less):
+    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16, whose last bits the first two are. Two
+    elements at a time, in a text that is said to be pure: Triton moves it behind the read of shared memory that brings
+    each thread the elements that it multiplies."""
+    if INTERPRETED:
+        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16) - less
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a;
+            and.b32 n, $2, 255;
+            shr.u32 a, $1, n;
+            and.b32 a, a, $3;
+            xor.b32 a, a, $4;
+            sub.rn.f16x2 $0, a, $5;
+            }""",
+            "=r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.int16), tl.full((), mask, tl.int16), tl.full((), sign + 0x6400, tl.int16), less],
+            tl.float16,
+            True,
+            2,
+        )
+
+
+@triton.jit
+def every_second(x, second: tl.constexpr):
+    """The elements of x at even or, second, at odd positions."""
+    even, odd = tl.split(tl.reshape(x, [x.shape[0] // 2, 2]))
+    return odd if second else even
+
+
+def even(x):
+    """x, or a copy where it starts at an odd address: what reads two bytes at a time."""
+    if x.data_ptr() % 2:
+        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return x
+'''.strip()
+"""What modules start with whose products take bytes two at a time."""
 FLOAT8 = '''
 @triton.jit
 def dot_float8(a, b, terms: tl.constexpr):
@@ -296,6 +336,9 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
+    "pair_bits",
+    "every_second",
+    "even",
     "in_registers",
     "dot_float8",
     "first_bits",
