@@ -4,7 +4,8 @@
                                                O[2*i + 1, m] = dot(f(second byte of W2[k, i]), X[m, k])
 
 The matrix units take elements of 16 bits, and transposed reads of shared memory bring those to the threads that
-multiply them. Bytes would be read one by one, or go back through shared memory once they are float16.
+multiply them. Bytes would be read one by one, or go back through shared memory once they are float16. Bytes that lie
+along the summed axis need no transposition: where no warpgroup multiplies, they are read as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mirage_cli.codegen.matrices import Matrices, matrices, of_warpgroups, opera
 from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import HALVES, Eqn, cast_of
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 
 
@@ -37,11 +38,8 @@ def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
     found: dict[str, str] = {}
     for x in phases[0].kernel.loads:
         dims = {operand.dim for k in phases for _, operand in _operands(k) if operand.sum.byte == x.out}
-        if len(dims) != 1 or x.out in boxes:
-            continue
-        (dim,) = dims
-        if _side_by_side(phases[0], x, dim) and all(_alone(k, x.out) for k in phases):
-            found[x.out] = dim
+        if len(dims) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
+            found[x.out] = dims.pop()
     return found
 
 
@@ -65,6 +63,15 @@ def product(k: ScheduledKernel, e: Eqn, x: Paired, other: Expr, accumulator: str
     return whole if accumulator is None else nodes.Added(accumulator, whole)
 
 
+def read_as_multiplied(k: ScheduledKernel, e: Eqn, value: str) -> bool:
+    """Whether the bytes of a product's operand lie along the summed axis, and each thread reads those it multiplies."""
+    if value not in k.loads or of_warpgroups(k, matrices(k, e)):
+        return False
+    x = k.loads[value]
+    steps, _ = strides(x.access, k.tensors[x.buffer].steps(k.sizes))
+    return any(steps.get(d) == 1 for d in e.axes)
+
+
 def block_axes(k: ScheduledKernel, x: Load) -> Axes:
     """The axes of a block of pairs: those of the operand that it is part of."""
     return next(_axes(matrices(k, e), found) for e, found in _operands(k) if found.sum.byte == x.out)
@@ -78,6 +85,9 @@ def _axes(m: Matrices, x: Paired) -> Axes:
 def _halves(k: ScheduledKernel, x: Paired, axes: Axes) -> tuple[Expr, Expr]:
     """The operand for even and for odd positions along its axis."""
     block = nodes.Value(x.sum.byte, axes)
+    if k.graph.dtype == "bfloat16":
+        first, second = (nodes.MatrixType(nodes.PairBytes(block, second)) for second in (False, True))
+        return first, second
     less = narrow.subtracted(k, x.sum)
 
     def one(second: bool) -> Expr:
@@ -101,16 +111,27 @@ def _body(k: ScheduledKernel) -> Iterator[Eqn]:
 
 def _operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
     """The operand of a product that may be loaded in pairs, if any."""
-    if k.graph.dtype != "float16" or not on_matrix_units(e, k.dims, k.block):
+    dtype = k.graph.dtype
+    if dtype not in HALVES or not on_matrix_units(e, k.dims, k.block):
         return None
     m = matrices(k, e)
-    if m.batch or len(m.middle) != 1 or {*e.axes} & k.padded or operand_types(k, e, m) != ("float16", "float16"):
+    if m.batch or len(m.middle) != 1 or {*e.axes} & k.padded or operand_types(k, e, m) != (dtype, dtype):
         return None
     for left in (True, False):
-        found = narrow.sum_of(k, m.left if left else m.right)
-        if found is not None and (dim := _own_axis(k, m, found, left)) is not None:
+        value = m.left if left else m.right
+        found = narrow.sum_of(k, value) if dtype == "float16" else _whole_byte(k, value)
+        dim = None if found is None else _own_axis(k, m, found, left)
+        if found is not None and dim is not None and _side_by_side(k, k.loads[found.byte], dim):
             return Paired(left, found, dim)
     return None
+
+
+def _whole_byte(k: ScheduledKernel, value: str) -> narrow.Sum | None:
+    """A block of bytes, or what is made of one by a conversion."""
+    while value in k.eqns and cast_of(k.eqns[value]) in HALVES:
+        (value,) = k.eqns[value].values
+    load = k.type_of(value) == "int8" and value in k.loads
+    return narrow.Sum(value, narrow.WHOLE, 0, ()) if load else None
 
 
 def _own_axis(k: ScheduledKernel, m: Matrices, x: narrow.Sum, left: bool) -> str | None:

@@ -348,10 +348,10 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> Expr:
     types = operand_types(k, e, m)
     if (pairs := bytepairs.operand(k, e)) is not None:
         (value, groups), dtype = [*m.operands()][pairs.left], types[pairs.left]
-        return bytepairs.product(k, e, pairs, _operand(s, value, groups, e.axes, dtype), accumulator)
+        return bytepairs.product(k, e, pairs, _operand(s, value, groups, e, dtype), accumulator)
     operands = zip(m.operands(), types, strict=True)
     shared = loaded_for_others(s, e) if accumulator == e.out else frozenset[str]()
-    left, right = (_operand(s, value, groups, e.axes, dtype, value in shared) for (value, groups), dtype in operands)
+    left, right = (_operand(s, value, groups, e, dtype, value in shared) for (value, groups), dtype in operands)
     if {*types} <= FLOAT8:
         return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[k.graph.dtype])
     if len({*types}) == 2:
@@ -392,18 +392,17 @@ def loaded_for_others(s: Scope, e: Eqn) -> frozenset[str]:
     return frozenset(x.out for x in loop.steps if isinstance(x, Load) and x.out in e.values and len(taken[x.out]) > 1)
 
 
-def _operand(
-    s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str, registers: bool = False
-) -> Expr:
+def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: str, registers: bool = False) -> Expr:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type. registers:
     whether it is not to be taken from shared memory, as it was loaded."""
     k = s.scheduled
     kind = k.type_of(value)
     if dtype == "float16" and narrow.packed(k, value):
-        x = _masked(k, narrow.of_bytes(k, value), summed, nodes.Literal(0.0))
+        block = narrow.of_bytes(k, value, bytepairs.read_as_multiplied(k, e, value))
+        x = _masked(k, block, e.axes, nodes.Literal(0.0))
     else:
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-        x = _masked(k, k.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = _masked(k, k.full_block(value), [d for d in e.axes if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if registers:
         x = nodes.Registers(x)

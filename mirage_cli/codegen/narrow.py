@@ -46,9 +46,9 @@ def packed(k: ScheduledKernel, value: str) -> bool:
     return large and value in k.small_integers and k.type_of(value) == "int8"
 
 
-def of_bytes(k: ScheduledKernel, value: str) -> Expr:
-    """A block of bytes as float16."""
-    return _written(k, Sum(value, WHOLE, 0, ()), k.axes_of(value))
+def of_bytes(k: ScheduledKernel, value: str, pure: bool = False) -> Expr:
+    """A block of bytes as float16. pure: as `RaisedBits.pure`."""
+    return _written(k, Sum(value, WHOLE, 0, ()), k.axes_of(value), pure)
 
 
 def computed(k: ScheduledKernel, e: Eqn) -> Expr:
@@ -145,8 +145,8 @@ def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
     return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
 
 
-def _written(k: ScheduledKernel, x: Sum, want: Axes) -> Expr:
-    raised = nodes.RaisedBits(k.block_of(x.byte), *x.bits)
+def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
+    raised = nodes.RaisedBits(k.block_of(x.byte), *x.bits, pure)
     less = subtracted(k, x)
     return nodes.Apply(
         "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want

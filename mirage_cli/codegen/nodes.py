@@ -422,12 +422,14 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class RaisedBits:
-    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
+    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16. pure: it may be moved behind the read that
+    brings threads what they multiply."""
 
     x: Expr
     shift: int
     mask: int
     sign: int
+    pure: bool = False
 
     @property
     def axes(self) -> Axes:
@@ -449,6 +451,18 @@ class PairBits:
     mask: int
     sign: int
     less: Expr
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class PairBytes:
+    """The first or the second byte of each two as bfloat16."""
+
+    x: Expr
+    second: bool
 
     @property
     def axes(self) -> Axes:
@@ -666,6 +680,7 @@ Expr: TypeAlias = (
     | Cast
     | RaisedBits
     | PairBits
+    | PairBytes
     | EverySecond
     | InTurns
     | MatrixType

@@ -602,7 +602,10 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
-    nodes.RaisedBits: lambda x, names: f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign})",
+    nodes.RaisedBits: lambda x, names: (
+        f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign}{', True' * x.pure})"
+    ),
+    nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,

@@ -128,6 +128,11 @@ class Model:
         return self.shared if self.matrix_axes(sizes) else frozenset()
 
     @property
+    def paired(self) -> bool:
+        """Whether any product has an operand made of pairs of bytes."""
+        return any(any(p.paired) for w in self.segments for p, _ in w.dots)
+
+    @property
     def single(self) -> bool:
         """Whether any product is of float32."""
         return any(p.single for w in self.segments for p, _ in w.dots)
@@ -236,14 +241,20 @@ class _Known:
         found = set[str]()
         for e in products:
             for v in {*e.values}:
-                scaled = v in self.eqns and OPS[self.eqns[v].op].growth == "product"
+                factors = self.eqns[v].values if v in self.eqns and OPS[self.eqns[v].op].growth == "product" else ()
                 made_of = _made_of(self.kernel, replace(e, args=(v,)))
                 own = [self.loads[u] for u in made_of if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
                 runs = {d for x in own for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
-                whole = v in self.halves or (scaled and self.halves & {*self.eqns[v].values})
-                if whole and runs and not runs & {*e.axes}:
+                if any(map(self.whole, (v, *factors))) and runs and not runs & {*e.axes}:
                     found.add(v)
         return found
+
+    def whole(self, v: str) -> bool:
+        """Whether a value is whole numbers that float16 holds, or bytes as they are."""
+        if v in self.loads:
+            t = self.tensors.get(self.loads[v].buffer)
+            return t is not None and t.dtype == "int8"
+        return v in self.halves or (cast_of(self.eqns[v]) in HALVES and self.whole(*self.eqns[v].values))
 
     @property
     def dims(self) -> Mapping[str, Axes]:

@@ -172,6 +172,38 @@ def test_bytes_are_read_two_at_a_time(text: str, plan: str, pairs: int) -> None:
         assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
 
 
+@pytest.mark.parametrize(("plan", "pairs"), PAIRED)
+def test_bytes_are_read_two_at_a_time_beside_bfloat16(plan: str, pairs: int) -> None:
+    text = BYTES.replace("  D[k, n] = sub(W, Z)\n  V[k, n] = mul(D, S)", "  V[k, n] = mul(W, S)").replace("f16", "bf16")
+    text = text.replace("p float16", "p bfloat16").replace("input Z i8[groups, n] below 16\n", "")
+    g = graph(text.replace("  Z = load Z[k//64, n]\n", ""), n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert found.count("pair_bytes(W, ") == 2 * pairs
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full((40, 256), float("nan"), dtype=torch.bfloat16)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    scales = x["S"].double()[torch.arange(256) // 64]
+    want = x["X"].double() @ (x["W"].double() * scales)
+    assert (out.double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+@pytest.mark.parametrize(("plan", "pure"), [(PAIRED[0][0], True), (PAIRED[1][0], False), (PAIRED[2][0], True)])
+def test_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bool) -> None:
+    """By warps that each multiply for themselves. A warpgroup would read them one by one."""
+    text = NIBBLES[: NIBBLES.index("  at[k]")] + "  O[m, n] = dot(X, W; k)\n  store O[m, n] = O\n"
+    text = text.replace("W i8[half, n]", "W i8[n, k]").replace("load W[k//2, n]", "load W[n, k]")
+    g = graph(text, n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert f"raised_bits(W, 0, 255, 128{', True' * pure})" in found
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full((40, 256), float("nan"), dtype=torch.float16)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    want = x["X"].double() @ x["W"].double().T
+    assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
 def test_bytes_that_others_take_or_that_have_no_neighbours_are_read_one_by_one() -> None:
     plan = PAIRED[0][0]
     assert "pair_bits" in source(BYTES, plan, n=256)
