@@ -107,8 +107,8 @@ def in_registers(x):
 BYTES = '''
 @triton.jit
 def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, pure: tl.constexpr = False):
-    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time. What is said
-    to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: these read them
+    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time. What is
+    said to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: these read them
     from shared memory one by one then, but where four lie side by side along the summed axis."""
     if INTERPRETED:
         return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16)
