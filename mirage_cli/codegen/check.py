@@ -438,7 +438,7 @@ class _Checker:
             case (
                 nodes.Cast()
                 | nodes.MatrixType()
-                | nodes.Registers()
+                | nodes.Ended()
                 | nodes.Spread()
                 | nodes.Repeated()
                 | nodes.Permuted()

@@ -95,15 +95,14 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
-REGISTERS = '''
+ENDED = '''
 @triton.jit
-def in_registers(x):
-    """x, in what the compiler takes for a computation. A product of warpgroups reads what it is given of a load while
-    the loop goes on. Where other operators take the same load, Triton has no buffer more for that, and copies the next
-    block over what may not have been read."""
-    return tl.where(tl.program_id(0) >= 0, x, tl.zeros_like(x))
+def ended(x):
+    """x, in what the compiler takes for a computation: a product that is waited for. Triton would leave it under way
+    and let the next iteration overwrite what it may still read."""
+    return tl.where(tl.program_id(0) >= 0, x, tl.full(x.shape, 1, x.dtype))
 '''.strip()
-"""What modules start with whose loops load something for products and for other operators."""
+"""What modules start with in which a product is to end in the iteration that starts it."""
 BYTES = '''
 @triton.jit
 def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
@@ -296,7 +295,7 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
-    "in_registers",
+    "ended",
     "dot_float8",
     "first_bits",
     "behind",

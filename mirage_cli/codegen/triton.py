@@ -584,7 +584,6 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
     nodes.RaisedBits: lambda x, names: f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign})",
-    nodes.Registers: lambda x, names: f"in_registers({_expr(x.x, names)})",
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
     nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
     nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
@@ -599,6 +598,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
     nodes.Dot: _dot,
+    nodes.Ended: lambda x, names: f"ended({_expr(x.x, names)})",
     nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
 }
 
