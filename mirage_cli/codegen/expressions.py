@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from mirage_cli.codegen import narrow, nodes
-from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.access import Descriptor, specialized
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, ScheduledKernel
 from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
 from mirage_cli.ir.access import Index
@@ -434,7 +434,8 @@ def _factors(e: Eqn) -> tuple[str, str]:
 def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
     """Whether a product of warpgroups that adds to an accumulator is to end in the iteration that starts it.
 
-    Triton leaves such a product under way, and the next iteration overwrites what it may still read:
+    Triton leaves such a product under way, but in specialized loops, and the next iteration overwrites what it may
+    still read:
 
     * in shared memory, what the loop loads for it and for others than products that take it alike. Triton has one
       buffer less for that than for what products alone take.
@@ -445,6 +446,8 @@ def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
     loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
     m = matrices(k, e)
     if loop is None or x.precision == "ieee" or not _in_warpgroups(k, m):
+        return False
+    if specialized(k.graph, k.kernel, k.schedule, k.sizes):
         return False
     steps = {x.out: x for x in loop.steps}
 

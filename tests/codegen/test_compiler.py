@@ -95,6 +95,9 @@ def test_a_side_of_several_short_axes_compiles_wherever_the_summed_axis_stands(c
         assert found.shared_bytes > 0, order
 
 
+SHARED_LOAD = "Y[m, n] = dot(X, W; k)\nS[n] = sum(W; k)"
+
+
 @pytest.mark.parametrize(
     ("body", "outputs", "overwrites"),
     [
@@ -103,7 +106,7 @@ def test_a_side_of_several_short_axes_compiles_wherever_the_summed_axis_stands(c
         ("Y[m, n] = dot(X, W; k)\nZ[m, r] = dot(R, X; k)", "Y[m,n] Z[m,r]", "buffer"),
         ("Y[m, n] = dot(X, W; k)\nS[m] = dot(X, X; k)", "Y[m,n] S[m]", "buffer"),
         ("Y[m, n] = dot(X, W; k)\nA[m, k] = abs(X)\nS[m] = max(A; k)", "Y[m,n] S[m]", "buffer"),
-        ("Y[m, n] = dot(X, W; k)\nS[n] = sum(W; k)", "Y[m,n] S[n]", "buffer"),
+        (SHARED_LOAD, "Y[m,n] S[n]", "buffer"),
         ("E[m, k] = exp(X)\nY[m, n] = dot(E, W; k)", "Y[m,n]", "registers"),
     ],
 )
@@ -125,3 +128,12 @@ def test_products_end_where_the_next_iteration_would_overwrite_what_they_read(
         refused = compiled_text(graph, source.replace(ended, "return x"), 90)
         assert isinstance(refused, Failure) and refused.kind is FailureKind.RACE
         assert re.search(rf"overwrites (the )?{overwrites}", refused.message)
+
+
+def test_products_of_specialized_loops_end_by_themselves() -> None:
+    """Triton 3.6 does not compile them where they are asked to."""
+    graph = kernel("m=512 k=1024 n=512; X[m,k] W[k,n]; Y[m,n] S[n]", "m:grid n:grid k:loop", SHARED_LOAD)
+    plan = with_warps(schedule(graph, "m=64 n=64 k=64", "m n k"), 4, 4).kernels["k0"]
+    specialized = replace(plan, descriptors=True, specialize=True)
+    found = ["ended(" in kernels_source(graph, Schedule({"k0": s})) for s in (plan, specialized)]
+    assert found == [True, False]
