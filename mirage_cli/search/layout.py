@@ -67,7 +67,7 @@ def batch_axes(node: Node) -> Iterator[frozenset[str]]:
 
 
 def met_axes(d: Decomposition) -> Iterator[tuple[Form, frozenset[str]]]:
-    """The classes that meet the result of a product in elementwise operators, as the bias of attention meets its scores,
+    """The classes that meet the result of a product in elementwise operators, as a bias of attention meets its scores,
     with the batch axes of the product that they have."""
     near: dict[Form, list[Form]] = {}
     for form, nodes in d.nodes.items():
