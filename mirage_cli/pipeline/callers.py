@@ -67,7 +67,8 @@ class Kernel:
 
         PyTorch computes where they are on a CPU, unless TRITON_INTERPRET=1 is set.
         """
-        return (self.function if runs_on(tensors) else self.in_pytorch)(*tensors)
+        plain = all(hasattr(x, "is_cuda") for x in tensors)
+        return (self.function if plain and runs_on(tensors) else self.in_pytorch)(*tensors)
 
     def export(self, path: str | Path | None = None) -> str:
         """The text of the file that needs only torch and triton, which is also written to a path. Raises OSError."""
@@ -136,12 +137,16 @@ class Kernel:
 
     def check(self, tensors: Sequence[Any]) -> None:
         """Raises TypeError or ValueError where tensors are no inputs of the program, as exported functions do."""
+        import torch
+
         program = self.program
         if len(tensors) != len(program.inputs):
             raise TypeError(f"{program.name} takes {len(program.inputs)} tensors, and {len(tensors)} are given")
         ranges = {r.dim: range(r.least, r.most + 1) for r in program.dynamic}
         sizes = {d: range(n, n + 1) for d, n in program.dims} | ranges
         for t, x in zip(program.inputs, tensors, strict=True):
+            if not isinstance(x, torch.Tensor):
+                raise TypeError(f"{t.name} should be a tensor, not {type(x).__name__}")
             if str(x.dtype) != f"torch.{t.dtype}":
                 raise TypeError(f"{t.name} should have the dtype torch.{t.dtype}, not {x.dtype}")
             if len(x.shape) != len(t.dims) or any(n not in sizes[d] for d, n in zip(t.dims, x.shape, strict=True)):

@@ -138,9 +138,11 @@ def optimize(
     `torch.export`; of a function, for its arguments in order. budget: seconds of search and tuning for all regions
     together; what the database answers takes none. target: as of `mirage search`. say: is told what was taken, what was
     not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
-    computes. Raises MirageError, and what `torch.export` raises.
+    computes. Raises MirageError, TypeError, and what `torch.export` raises.
     """
     asked_for(target, budget)
+    if not callable(function):
+        raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     module = as_module(function)
