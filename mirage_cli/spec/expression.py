@@ -321,7 +321,7 @@ class ExpressionReader:
         for k in e.keywords:
             if k.arg in given:
                 raise self.scope.fail(k, f"{k.arg} is given twice; {usage}")
-            given[k.arg] = k.value
+            given[str(k.arg)] = k.value
         numbers: list[Number] = []
         for name, default in row.options:
             if name in given:
