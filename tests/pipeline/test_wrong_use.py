@@ -23,7 +23,7 @@ from mirage_cli.errors import MirageError, NoKernelError, TraceError
 from mirage_cli.pipeline import model as model_module
 from mirage_cli.pipeline.backend import mirage, with_kernels
 from mirage_cli.pipeline.beside import Beside
-from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.model import Replaced, as_module
 from mirage_cli.pipeline.regions import exported
 from mirage_cli.spec.aten.row import overloadless
@@ -524,7 +524,7 @@ def test_a_graph_without_kernels_is_left_as_it_was(tmp_path: Path, monkeypatch: 
         return F.embedding(at, x * 2) + 1
 
     model = exported(as_module(write), (X, torch.tensor([1, 0, 2, 3, 4]), torch.zeros(5, 12)))
-    with_kernels(model, {"db": tmp_path / "mirage.db"})
+    with_kernels(model, Settings(budget=0.0, db=tmp_path / "mirage.db"))
     assert not {"aten._assert_async", "aten.remainder"} & {overloadless(n.target) for n in model.graph.nodes}
 
 
