@@ -183,6 +183,11 @@ class Standing:
     programs: tuple[Program, ...]
 
 
+def is_budget(given: object) -> bool:
+    """Whether this is a number of seconds, whatever a caller has given."""
+    return isinstance(given, int | float) and given >= 0
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What callers may set. target: as of `mirage search`. budget: seconds for all programs together. workers: by
@@ -198,9 +203,8 @@ class Settings:
         """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
         from mirage_cli.target.gpus import chosen_target
 
-        budget: object = self.budget  # as given
-        if not isinstance(budget, int | float) or not budget >= 0:
-            raise BudgetError(budget)
+        if not is_budget(self.budget):
+            raise BudgetError(self.budget)
         return chosen_target(self.target)
 
 
