@@ -34,7 +34,7 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.traffic import Lines, Part, bytes_once, of_parts, part_of, whole_rows
+from mirage_cli.search.traffic import BufferPart, Lines, bytes_once, of_parts, part_of, whole_rows
 from mirage_cli.search.work import Elementwise, Loaded, Model, Work
 from mirage_cli.target.gpus import Target
 
@@ -520,7 +520,7 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
 
 def read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each element read once, but for what no loop visits."""
-    read: dict[Part, Array] = {}
+    read: dict[BufferPart, Array] = {}
     accesses: dict[tuple[str, Access], None] = {}
     element_bytes = dict(x.m.element_bytes)
     for w in x.m.segments:
@@ -545,7 +545,7 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     """Σ over what a loop reads that one before it has read: bytes · (1 - the L2 / what the instances at work read in a
     loop before it is read again)"""
     at_work = x.programs / o.waves
-    lost: dict[Part, Array] = {}
+    lost: dict[BufferPart, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
         once = {y.part: _bytes_once(x, y) for y in w.loads}
