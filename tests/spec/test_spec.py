@@ -17,7 +17,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.spec.idioms import IDIOMS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS, RESERVED
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 
 ROOT = Path(__file__).parents[1]
 ERRORS = ROOT / "golden" / "errors"
