@@ -123,12 +123,13 @@ class RangeOfEveryResult(TorchDispatchMode):
     """Makes an infinity of what an operation returns beyond the range of `dtype`, as that type has it.
 
     A sum overflows where its terms, added in some order, do: sum |x| is beyond the range. Where terms have both signs
-    it is NaN, for partial sums may be infinities of both.
+    it is NaN, for partial sums may be infinities of both. A sum is 0 where its terms, added in some order, may cancel:
+    it is no more than rounding sum |x| to `dtype` moves that. What divides by it may be infinite.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.most = torch.finfo(dtype).max
+        self.most, self.unit = torch.finfo(dtype).max, torch.finfo(dtype).eps
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -143,6 +144,7 @@ class RangeOfEveryResult(TorchDispatchMode):
             return type(result)(self.within(x) for x in result)
         if func.overloadpacket in SUMS and result.dtype == torch.float64:
             size = func(*(x.abs() if isinstance(x, torch.Tensor) else x for x in args), **(kwargs or {}))
+            result = torch.where(result.abs() <= self.unit * size, 0.0, result)
             result = torch.where((size > self.most) & (result.abs() < size), torch.nan, result)
         return self.within(result)
 
