@@ -524,8 +524,10 @@ def _warps_along(p: Multiplied, warps: Array) -> tuple[Array, Array]:
 
 
 def _turned_rows(p: Multiplied, warps: Array) -> Array:
-    """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here."""
-    left, right = p.product.computed
+    """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here.
+    What is made of pairs of bytes stays where it is, if no warpgroup multiplies it."""
+    stays = ((both, ~p.grouped) for both in p.product.paired)
+    left, right = (c & ~(both & alone) for c, (both, alone) in zip(p.product.computed, stays, strict=True))
     second = np.where(p.left_first, p.right * right, p.left * left)
     return np.where(in_warpgroups(warps, p.depth), second, 0.0)
 

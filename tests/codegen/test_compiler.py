@@ -44,6 +44,26 @@ def test_loads_of_less_than_4_bytes_a_thread_are_not_fetched_ahead(stage: Stages
     assert 0 < np.count_nonzero(late) < len(cases)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("order", "warps"), [("n k m", 4), ("m k n", 4), ("m k n", 2)])
+def test_pairs_of_bytes_come_from_shared_memory_as_the_matrix_units_take_them(
+    stage: Stages, order: str, warps: int, dtype: str
+) -> None:
+    """Transposed by the read, and multiplied from registers: nothing that is computed of them goes back."""
+    header = f"m=16 k=1024 n=256; X[m,k] W:i8[k,n]; Y[m,n]; {dtype}"
+    graph = kernel(header, "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)")
+    plan = with_warps(schedule(graph, "m=16 n=128 k=64", order), warps)
+    text = loop(graph, plan, stage)
+    assert "-> tensor<64x64xi16, #ttg.dot_op<" in text and "local_alloc" not in text and "convert_layout" not in text
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans" in stage(graph, plan, 90, "ptx")
+
+
+def test_bytes_along_the_sum_are_read_eight_at_a_time(stage: Stages) -> None:
+    graph = kernel("m=16 k=1024 n=256; X[m,k] W:i8[n,k]; Y[m,n]", "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)")
+    plan = with_warps(schedule(graph, "m=16 n=128 k=64", "m k n"), 4)
+    assert "ld.shared.v2.b32" in stage(graph, plan, 90, "ptx") and "local_alloc" not in loop(graph, plan, stage)
+
+
 def test_what_is_added_to_a_product_does_not_become_its_first_addend(stage: Stages) -> None:
     """A load that did would start and end within the iteration; as it is, that of the next one is under way."""
     body = "V[k, n] = dot(A, B; r)\nU[k, n] = add(W, V)\nY[m, n] = dot(X, U; k)"
