@@ -20,7 +20,7 @@ from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
-from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
+from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
 
@@ -30,7 +30,7 @@ class Loaded(NamedTuple):
 
     axes: Axes
     element_bytes: float
-    part: Part
+    part: BufferPart
     access: Access
 
 

@@ -33,7 +33,7 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.verify.numeric import BlockFields, LiesFields
+from mirage_cli.verify.facts import BlockFields, LiesFields
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0

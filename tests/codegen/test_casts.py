@@ -14,7 +14,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 from tests.codegen.conftest import Stages
 
 H100 = find_target("h100")
