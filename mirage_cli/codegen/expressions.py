@@ -406,7 +406,7 @@ def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
     while isinstance(left, nodes.Permuted | nodes.MatrixType):
         left = left.x
     in_parts = x.precision == "tf32x3" or isinstance(x.precision, nodes.InParts)
-    whole = isinstance(steps.get(m.left), Load) and m.left not in k.merged
+    whole = isinstance(steps.get(m.left), Load) and m.left not in k.folded
     as_loaded = whole and isinstance(left, nodes.Value) and not in_parts
     computed_left = m.left in steps and not as_loaded and not waits(m.left)
     return computed_left or any(v in _loaded_for_others(s, loop) for v in (m.left, m.right))
