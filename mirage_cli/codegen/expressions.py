@@ -385,8 +385,8 @@ def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
 
     * in shared memory, what the loop loads for it and for others than products that take it alike. Triton has one
       buffer less for that than for what products alone take.
-    * in registers, a left operand that the loop computes. One that follows from another product of the loop is safe:
-      that is waited for, and all before it, before the registers are written.
+    * in registers, a left operand that the loop computes, or of which it merges axes. One that follows from another
+      product of the loop is safe: that is waited for, and all before it, before the registers are written.
     """
     k = s.scheduled
     loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
@@ -403,10 +403,11 @@ def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
         return product or (isinstance(y, Eqn) and any(map(waits, y.values)))
 
     left = x.left
-    while isinstance(left, nodes.Permuted | nodes.Reshaped | nodes.MatrixType):
+    while isinstance(left, nodes.Permuted | nodes.MatrixType):
         left = left.x
     in_parts = x.precision == "tf32x3" or isinstance(x.precision, nodes.InParts)
-    as_loaded = isinstance(steps.get(m.left), Load) and isinstance(left, nodes.Value) and not in_parts
+    whole = isinstance(steps.get(m.left), Load) and m.left not in k.folded
+    as_loaded = whole and isinstance(left, nodes.Value) and not in_parts
     computed_left = m.left in steps and not as_loaded and not waits(m.left)
     return computed_left or any(v in _loaded_for_others(s, loop) for v in (m.left, m.right))
 

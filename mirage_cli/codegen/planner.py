@@ -169,6 +169,8 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     in_phases = tuple(replace(x, merged=merged_operands(x, boxes)) for x in in_phases)
     boxes |= {v: merged_box(boxes[v], axes) for x in in_phases for v, axes in x.merged.items()}
+    folded = {v for x in in_phases for v, axes in x.merged.items() if not {*axes} <= {*boxes[v].block}}
+    in_phases = tuple(replace(x, folded=frozenset(folded)) for x in in_phases)
     paired = bytepairs.paired_loads(in_phases, boxes)
     in_phases = tuple(replace(x, paired=paired) for x in in_phases)
     scheduled = in_phases[0]

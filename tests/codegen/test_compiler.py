@@ -128,6 +128,7 @@ SHARED_LOAD = "Y[m, n] = dot(X, W; k)\nS[n] = sum(W; k)"
         ("Y[m, n] = dot(X, W; k)\nA[m, k] = abs(X)\nS[m] = max(A; k)", "Y[m,n] S[m]", "buffer"),
         (SHARED_LOAD, "Y[m,n] S[n]", "buffer"),
         ("E[m, k] = exp(X)\nY[m, n] = dot(E, W; k)", "Y[m,n]", "registers"),
+        ("Y[m, n, a] = dot(T, W; k)", "Y[m,n,a]", "registers"),
     ],
 )
 def test_products_end_where_the_next_iteration_would_overwrite_what_they_read(
@@ -135,10 +136,11 @@ def test_products_end_where_the_next_iteration_would_overwrite_what_they_read(
 ) -> None:
     """Where others than products of warpgroups take a load of theirs, Triton has one buffer less than they need. Left
     operands that are computed are in the same registers in every iteration. Other products stay under way."""
-    inputs = " ".join(x for x in ("X[m,k]", "W[k,n]", "V[k,n]", "R[r,k]") if x[0] in body)
-    header = f"m=512 k=1024 n=512{' r=16' * ('R' in body)}; {inputs}; {outputs}"
-    graph = kernel(header, f"m:grid n:grid k:loop{' r:tile' * ('R' in body)}", body)
-    plan = with_warps(schedule(graph, "m=64 n=64 k=64", f"{'r ' * ('R' in body)}m n k"), 4, 4)
+    inputs = [x for x in ("X[m,k]", "W[k,n]", "V[k,n]", "R[r,k]", "T[a,m,k]") if re.search(rf"\b{x[0]}\b", body)]
+    axes = {a: n for a, n in {"a": 2, "r": 16}.items() if any(f"[{a}" in x for x in inputs)}
+    sizes, roles = " ".join(f"{a}={n}" for a, n in axes.items()), " ".join(f"{a}:tile" for a in axes)
+    graph = kernel(f"m=512 k=1024 n=512 {sizes}; {' '.join(inputs)}; {outputs}", f"m:grid n:grid k:loop {roles}", body)
+    plan = with_warps(schedule(graph, "m=64 n=64 k=64", f"{' '.join(axes)} m n k"), 4, 4)
     text = stage(graph, plan, 90, "ttgir")
     assert re.findall(r"pendings = (\d)", text)[0] == ("0" if overwrites else str(body.count("dot(")))
     if overwrites:

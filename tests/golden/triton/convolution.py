@@ -54,7 +54,7 @@ def k0(W_ptr, X_ptr, R_ptr, B_ptr, O_ptr):
         i_j = (step // 1 % 3) * 1
         W = tl.load(W_ptr + i_i * 12288 + i_j * 4096 + i_c[:, None] * 64 + i_e[None, :])  # [c, e]
         X = tl.load(X_ptr + i_b * 65536 + i_i * 2048 + i_y[:, None, None] * 2048 + i_j * 64 + i_x[None, :, None] * 64 + i_c[None, None, :] + -2112, mask=(i_i + i_y[:, None, None] + -1 >= 0) & (i_i + i_y[:, None, None] + -1 < 32) & (i_j + i_x[None, :, None] + -1 >= 0) & (i_j + i_x[None, :, None] + -1 < 32), other=0)  # [y, x, c]
-        t1 = tl.dot(tl.reshape(X, [BLOCK_y * BLOCK_x, BLOCK_c]), W, t1)  # [y*x, e]
+        t1 = ended(tl.dot(tl.reshape(X, [BLOCK_y * BLOCK_x, BLOCK_c]), W, t1))  # [y*x, e]
     t1 = tl.reshape(t1, [BLOCK_y, BLOCK_x, BLOCK_e])
     release_next()
     R = tl.load(R_ptr + i_b * 65536 + i_y[:, None, None] * 2048 + i_x[None, :, None] * 64 + i_e[None, None, :])  # [y, x, e]
