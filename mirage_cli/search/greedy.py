@@ -34,14 +34,14 @@ class OutOfTimeError(Exception):
 
 
 class Planner(Protocol):
-    """What knows the plans of one kernel. Its calls raise OutOfTimeError."""
+    """What implements one kernel. Its calls raise OutOfTimeError."""
 
     d: Decomposition
     space: Space
     gap_us: float
     made: Made
 
-    def plans_of(self, e: Expansion) -> list[Costed]: ...
+    def implemented(self, e: Expansion) -> list[Costed]: ...
 
 
 def as_written(planner: Planner) -> Kernels:
@@ -64,11 +64,11 @@ def as_written(planner: Planner) -> Kernels:
         for leaf in e.leaves:
             if leaf is not f:
                 make(leaf, later)
-        found = planner.plans_of(e)
+        found = planner.implemented(e)
         if not found:
             raise InexpressibleError("an operator of the program fits no kernel")
-        library = [c for c in found if c.plan.kernels[0].kind == "library"]
-        kernels[f,] = min(library or found, key=lambda c: (len(c.plan.kernels), c.us))
+        library = [c for c in found if c.implementation.kernels[0].kind == "library"]
+        kernels[f,] = min(library or found, key=lambda c: (len(c.implementation.kernels), c.us))
 
     for f in d.outputs:
         make(f)
@@ -83,8 +83,12 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
     memory = frozenset(f for targets in kernels for f in targets)
     with suppress(OutOfTimeError):
         for targets, own in written.items():
-            other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
-            if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
+            other = kernel(targets, memory) if own.implementation.kernels[0].kind == "library" else None
+            if (
+                other is not None
+                and other.us < own.us
+                and {*other.implementation.leaves} <= {*own.implementation.leaves}
+            ):
                 kernels[targets] = other
         _fuse(kernels, planner, kernel)
     return _in_order(kernels)
@@ -117,7 +121,7 @@ def _maker(planner: Planner) -> Make:
             return None
         key = targets, e.leaves
         if key not in planner.made:
-            planner.made[key] = min(planner.plans_of(e), key=lambda c: c.us, default=None)
+            planner.made[key] = min(planner.implemented(e), key=lambda c: c.us, default=None)
         return planner.made[key]
 
     return kernel
@@ -157,7 +161,7 @@ def _changed(kernels: Kernels, changes: Iterable[Change], gap_us: float) -> bool
 def _in_order(kernels: Kernels) -> Kernels:
     in_order = ordered(kernels.values())
     assert in_order is not None, "every step keeps an order"
-    return {c.plan.targets: c for c in in_order}
+    return {c.implementation.targets: c for c in in_order}
 
 
 Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
@@ -168,7 +172,7 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Ite
     """Without an intermediate, which its readers compute anew; of kernels that were made one, there may be none."""
     memory = frozenset(f for targets in kernels for f in targets)
     for targets, f in ((t, f) for t in kernels for f in t if f not in outputs):
-        readers = [t for t, c in kernels.items() if f in c.plan.leaves and t != targets]
+        readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
         others = tuple(x for x in targets if x is not f)
         come = [*readers, others] if others else readers
         yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
@@ -180,7 +184,7 @@ def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) ->
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
         same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
-        near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
+        near = {*first.implementation.leaves, *a} & {*second.implementation.leaves, *b}
         if same + written + bool(near) >= 2 and len(a) + len(b) <= MAX_TOGETHER:
             yield Change((a, b), {(*a, *b): kernel((*a, *b), memory)})
 
@@ -193,7 +197,7 @@ def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterat
     for f in dict.fromkeys(f for some in inside.values() for f in some):
         readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
         yield Change((*readers,), {(f,): kernel((f,), memory), **readers})
-        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.plan.leaves}
+        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.implementation.leaves}
         for t in kernels:
             own = tuple(x for x in t if x in planner.d.outputs or x in read)
             if own and t not in readers and f.dims < own[0].dims and len(own) < MAX_TOGETHER:
@@ -208,7 +212,7 @@ def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iter
     for targets in kernels:
         f, *others = targets
         if not others and f not in planner.d.outputs:
-            readers = [t for t, c in kernels.items() if f in c.plan.leaves]
+            readers = [t for t, c in kernels.items() if f in c.implementation.leaves]
             for g in _storable(planner, targets, memory):
                 come = {t: kernel(t, memory - {f} | {g}) for t in readers}
                 yield Change((targets, *readers), {(g,): kernel((g,), memory - {f}), **come})
@@ -229,14 +233,14 @@ def _storable(planner: Planner, targets: tuple[Form, ...], memory: frozenset[For
 def ordered(kernels: Iterable[Costed]) -> list[Costed] | None:
     """Every kernel after those whose results it reads; None where they wait for each other."""
     left = list(kernels)
-    missing = {f for c in left for f in c.plan.targets}
+    missing = {f for c in left for f in c.implementation.targets}
     found: list[Costed] = []
     while left:
-        ready = [c for c in left if not (missing - set(c.plan.targets)) & set(c.plan.leaves)]
+        ready = [c for c in left if not (missing - set(c.implementation.targets)) & set(c.implementation.leaves)]
         if not ready:
             return None
         found += ready
-        missing -= {f for c in ready for f in c.plan.targets}
+        missing -= {f for c in ready for f in c.implementation.targets}
         left = [c for c in left if c not in ready]
     return found
 

@@ -10,7 +10,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
 from mirage_cli.search.generator import search
-from mirage_cli.search.roles import plans
+from mirage_cli.search.roles import implementations
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.programs import program
@@ -146,7 +146,7 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     anew = [e for e in found if e.recomputes_product(d.nodes)]
     assert 0 < len(anew) < len(found)
     for e in anew:
-        (why,) = plans(space, e, d.sizes, lambda _: False)
+        (why,) = implementations(space, e, d.sizes, lambda _: False)
         assert isinstance(why, InexpressibleError)
 
 

@@ -209,7 +209,7 @@ def test_what_a_kernel_reduces_is_stored_where_that_is_faster() -> None:
     program = lower(parse_spec(rows).at())
     d = decompose(program)
     run = _Search(d, H100, Bounds(), True, {})
-    one = min(run.plans_of(greedy.folded(run, d.outputs, d.is_input)), key=lambda c: c.us)
+    one = min(run.implemented(greedy.folded(run, d.outputs, d.is_input)), key=lambda c: c.us)
     stored = greedy.improved(run, {d.outputs: one})
     assert greedy.predicted_us(stored, run.gap_us) < 0.6 * one.us
     assert check_equivalence(program, run.assembly.in_order(stored).graph, 0).ok
@@ -232,7 +232,7 @@ def test_what_a_kernel_makes_at_several_places_is_stored_where_that_is_faster() 
     program = lower(parse_spec(FLUX).at())
     d = decompose(program)
     run = _Search(d, H100, Bounds(), True, {})
-    one = min(run.plans_of(greedy.folded(run, d.outputs, d.is_input)), key=lambda c: c.us)
+    one = min(run.implemented(greedy.folded(run, d.outputs, d.is_input)), key=lambda c: c.us)
     stored = greedy.improved(run, {d.outputs: one})
     assert greedy.predicted_us(stored, run.gap_us) < 0.6 * one.us
     assert check_equivalence(program, run.assembly.in_order(stored).graph, 0).ok
@@ -274,7 +274,7 @@ def test_a_library_gives_way_to_a_faster_kernel() -> None:
     program = lower(parse_spec(LOSS).at())
     run = _Search(decompose(program), H100, Bounds(), True, {})
     written = greedy.as_written(run)
-    products = {t: c for t, c in written.items() if c.plan.kernels[0].kind == "library"}
+    products = {t: c for t, c in written.items() if c.implementation.kernels[0].kind == "library"}
     fused = greedy.fused(run, written)
     assert products and all(t not in fused or fused[t].us < 0.5 * c.us for t, c in products.items())
 
@@ -359,7 +359,7 @@ def test_nothing_is_stored_that_nobody_reads() -> None:
     """What two kernels pass on is stored no more where they are made one."""
     run = _Search(decompose(lower(parse_spec(ELEMENTS).at())), H100, Bounds(), True, {})
     kernels = greedy.fused(run, greedy.as_written(run))
-    read = {f for c in kernels.values() for f in c.plan.leaves}
+    read = {f for c in kernels.values() for f in c.implementation.leaves}
     assert any(len(targets) > 1 for targets in kernels)
     assert all(f in read or f in run.d.outputs for targets in kernels for f in targets)
 
