@@ -8,6 +8,7 @@ from dataclasses import replace
 from mirage_cli.algebra.canonical import Form, sums_in, sums_over
 from mirage_cli.algebra.graph import Decomposition, Node, Step
 from mirage_cli.algebra.steps import constant
+from mirage_cli.algebra.terms import is_difference
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.ops import OPS, Number
@@ -57,9 +58,10 @@ def _decides(d: Decomposition, e: Eqn, form: Form) -> bool:
 
 def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node, bool]]:
     """The program's own differences where they are read: at other places, from arguments there. Those of the algebra
-    may cancel where these do not. So it is with what decisions are made of.
+    may cancel where these do not. So it is with what decisions are made of, and, at places along the same axes, with
+    what has a difference among its terms.
 
-    D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
+    D = Z + (X - Y), E = D[y + 1]  -->  E = Z[y + 1] + (X - Y)[y + 1]
     """
     values = d.program.values()
     todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
@@ -74,7 +76,8 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             continue
         todo += [(a, names) for a in e.values]
         decides = _decides(d, e, form)
-        if -1 not in OPS[e.op].linear[1:] and not decides:
+        beside = is_difference(form) and all(i.dims == (a,) for a, i in names.items())
+        if -1 not in OPS[e.op].linear[1:] and not beside and not decides:
             continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
         if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:

@@ -95,8 +95,9 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
 
 
 def improved(planner: Planner, kernels: Kernels) -> Kernels:
-    """From any plan: its kernels are fused where that is predicted to be faster, and what a kernel reduces is put into
-    memory first, by a kernel of its own, where that is, and so on, as far as time allows. In order.
+    """From any plan: its kernels are fused where that is predicted to be faster, and what a kernel reduces, or makes
+    anew at several places, is put into memory first, by a kernel of its own, where that is, and so on, as far as time
+    allows. In order.
 
     What is fused one by one may have passed by the second: the sums along one axis of a window that is summed along
     two. What is searched within bounds may have passed by both.
@@ -189,10 +190,10 @@ def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) ->
 
 
 def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
-    """With a class in memory that kernels reduce: put there by a kernel of its own, or by one that makes others of
-    the same positions. What the latter made for these kernels alone, it no longer does."""
+    """With a class in memory that kernels reduce, or make anew where it is read: put there by a kernel of its own, or
+    by one that makes others of the same positions. What the latter made for these kernels alone, it no longer does."""
     memory = frozenset(f for targets in kernels for f in targets)
-    inside = {t: _reduced(planner, t, memory) for t in kernels}
+    inside = {t: _storable(planner, t, memory) for t in kernels}
     for f in dict.fromkeys(f for some in inside.values() for f in some):
         readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
         yield Change((*readers,), {(f,): kernel((f,), memory), **readers})
@@ -212,18 +213,21 @@ def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iter
         f, *others = targets
         if not others and f not in planner.d.outputs:
             readers = [t for t, c in kernels.items() if f in c.implementation.leaves]
-            for g in _reduced(planner, targets, memory):
+            for g in _storable(planner, targets, memory):
                 come = {t: kernel(t, memory - {f} | {g}) for t in readers}
                 yield Change((targets, *readers), {(g,): kernel((g,), memory - {f}), **come})
 
 
-def _reduced(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form]) -> list[Form]:
-    """What a kernel for these classes reduces, with these in memory."""
+def _storable(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form]) -> list[Form]:
+    """What a kernel for these classes reduces, or makes anew at the places where it is read, with these in memory."""
+    d, space = planner.d, planner.space
     try:
-        e = folded(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
+        e = folded(planner, targets, lambda c: d.is_input(c) or (c in memory and c not in targets))
     except InexpressibleError:
         return []
-    return [f for f, n in e.chosen if n.reduces and f not in targets and f in planner.space.leaves]
+    reduced = [f for f, n in e.chosen if n.reduces and f in space.leaves]
+    anew = [f for at, _ in e.chosen for n in space.options[at] for f in n.moved if f.dims and space.types[f] == "float"]
+    return [f for f in dict.fromkeys((*reduced, *anew)) if f not in targets and f not in memory and not d.is_input(f)]
 
 
 def ordered(kernels: Iterable[Costed]) -> list[Costed] | None:

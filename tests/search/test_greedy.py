@@ -216,6 +216,28 @@ def test_what_a_kernel_reduces_is_stored_where_that_is_faster() -> None:
     assert search(program, H100).candidates[0].predicted_us <= greedy.predicted_us(stored, run.gap_us)
 
 
+FLUX = """
+name: flux
+dims: {y: 4096, x: 4096}
+dtype: float32
+inputs: {U: [y, x]}
+program: |
+  f = log1p(exp(tanh(log1p(exp(U) / (1 + U * U)))))
+  O = f[y, x + 1] + f[y, x - 1] + f[y + 1, x] + f[y - 1, x]
+outputs: {O: [y, x]}
+"""
+
+
+def test_what_a_kernel_makes_at_several_places_is_stored_where_that_is_faster() -> None:
+    program = lower(parse_spec(FLUX).at())
+    d = decompose(program)
+    run = _Search(d, H100, Bounds(), True, {})
+    one = min(run.implemented(greedy.folded(run, d.outputs, d.is_input)), key=lambda c: c.us)
+    stored = greedy.improved(run, {d.outputs: one})
+    assert greedy.predicted_us(stored, run.gap_us) < 0.6 * one.us
+    assert check_equivalence(program, run.assembly.in_order(stored).graph, 0).ok
+
+
 LOGITS = """
 name: logits
 dims: {m: 4096, n: 4096, d: 768}

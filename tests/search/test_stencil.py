@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
@@ -41,10 +43,11 @@ def test_fluxes_are_made_on_all_sides_of_a_cell_in_one_kernel() -> None:
     assert not verdict.ok and verdict.net == "field", verdict
 
 
-def test_a_difference_at_another_place_is_of_the_program() -> None:
+@pytest.mark.parametrize(("difference", "op"), [("X - exp(Y)", "sub"), ("X + 0.5 * (X[i + 1] - exp(Y))", "add")])
+def test_a_difference_at_another_place_is_of_the_program(difference: str, op: str) -> None:
     """A difference of other terms may all but cancel where the program's do not."""
-    text = "D = X - exp(Y)\n  O = D[i + 1] * D"
+    text = f"D = {difference}\n  O = D[i + 1] * D"
     spec = f"name: d\ndims: {{i: 64}}\ninputs: {{X: [i], Y: [i]}}\nprogram: |\n  {text}\noutputs: {{O: [i]}}"
     d = decompose(lower(parse_spec(spec).at()))
     (moved,) = {c for c in d.nodes for n in d.nodes[c] if n.moved and not d.is_input(n.moved[0])}
-    assert [(n.origin, n.steps[0].op) for n in d.nodes[moved] if not n.moved] == [("program", "sub")]
+    assert [(n.origin, n.steps[0].op) for n in d.nodes[moved] if not n.moved] == [("program", op)]
