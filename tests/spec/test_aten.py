@@ -20,7 +20,7 @@ from mirage_cli.spec.arrays import Trace, Unsupported
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
 from mirage_cli.spec.positional import einsum, elementwise, reshaped
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 from tests.torch_programs import CASES
 
 aten = torch.ops.aten
