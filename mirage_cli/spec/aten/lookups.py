@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
@@ -225,7 +226,12 @@ def _embedding_bag(_t: Trace, node: Any, weight: Array, indices: Array, _offsets
     return [p.reduction(("sum", "mean", "max")[mode], found, [1])]
 
 
-@aten("aten.scatter", "aten.scatter_add", with_node=True, named=along)
+def of_scatter(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, dim, index, ...)` that writes at an index, or adds there."""
+    return tuple(replace(named, apart=overloadless(node.target) == "aten.scatter") for named in along(node))
+
+
+@aten("aten.scatter", "aten.scatter_add", with_node=True, named=of_scatter)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim %= len(x.dims)
