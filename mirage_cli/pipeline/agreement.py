@@ -166,8 +166,11 @@ thousands of terms are within float16's range, and sums of these."""
 
 def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
-    equal. words: those of which each bit may be set."""
-    values = [n.meta["val"] for n in placeholders(module.graph)]
+    equal. words: those of which each bit may be set. No two are equal along an axis where all are written along it."""
+    given = placeholders(module.graph)
+    values = [n.meta["val"] for n in given]
+    rows = (named for n in calls(module.graph) for named in row_of(n).named(n) if named.apart)
+    along = {given.index(named.index): named.axis for named in rows if named.index in given}
     seed = get_args(Data).index(data)  # of which whole numbers are others too
     generators = {x.device: torch.Generator(x.device).manual_seed(seed) for x in values if isinstance(x, torch.Tensor)}
 
@@ -176,6 +179,11 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
             return x
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
+        if i in along:
+            line = torch.arange(x.shape[along[i]], dtype=x.dtype, device=x.device)
+            return (
+                line.view([-1 if d == along[i] % x.dim() else 1 for d in range(x.dim())]).expand(x.shape).contiguous()
+            )
         if i in words:
             word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
             return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map
 
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.symbols import shape_of
+from mirage_cli.spec.aten.lookups import by_indices
+from mirage_cli.spec.aten.row import APART, Named
 from mirage_cli.spec.aten.trace import mutable, row_of, supported
 
 MOST = 1 << 24
@@ -63,6 +65,7 @@ def folded(model: torch.fx.GraphModule) -> None:
     here."""
     values = evaluated(model)
     with unset_fake_temporarily(), torch.no_grad():
+        in_tables(model, values)
         for n, made in values.items():
             if not supported(n):
                 instead = as_buffer(model, n, made)
@@ -73,6 +76,36 @@ def folded(model: torch.fx.GraphModule) -> None:
             if instead is not None:
                 n.replace_all_uses_with(instead)
                 model.graph.erase_node(n)
+
+
+def in_tables(model: torch.fx.GraphModule, values: Values) -> None:
+    """Has rows be looked up by a table of the model, where their numbers are worked out of numbers alone along an axis,
+    and are not counted: else a kernel would compare them with each row's."""
+    known: dict[object, Any] = {}
+    for n in calls(model.graph):
+        places = (row_of(n).named(n) or by_indices(n)) if row_of(n).looks_up else ()
+        made = [(named, values[named.index]) for named in places if named.index in values]
+        if all(is_counted(x) for _, x in made) or not all(is_table(*pair) for pair in made):
+            continue
+        for named, x in made:
+            key = x.dtype, x.shape, tuple(x.flatten().tolist())
+            if key not in known:
+                known[key] = as_buffer(model, named.index, x)
+                known[key].meta[APART] = True  # each names a row, from the front
+                next(iter(model.graph.nodes)).prepend(known[key])
+            n.replace_input_with(named.index, known[key])
+
+
+def is_table(named: Named, made: torch.Tensor) -> bool:
+    """Whether these are numbers along one axis, of rows that there are."""
+    size = shape_of(named.of)[named.axis]
+    whole = made.dtype in (torch.int32, torch.int64) and isinstance(size, int)
+    return whole and made.numel() == max(made.shape, default=1) and 0 <= int(made.min()) <= int(made.max()) < size
+
+
+def is_counted(made: torch.Tensor) -> bool:
+    """Whether numbers along one axis are each as far from the last."""
+    return bool((made.flatten().diff().diff() == 0).all())
 
 
 def as_buffer(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:

@@ -115,7 +115,7 @@ def looks_up(read: Any) -> bool:
 def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> Any:
     """The index, or what counts it from the front. known: by index and size."""
     index, value = named.index, named.index.meta["val"]
-    if counted(index) is not None or value.dtype not in WHOLE:
+    if APART in index.meta or counted(index) is not None or value.dtype not in WHOLE:
         return index
     key = index, str(size_of(named))
     if key not in known:
@@ -143,7 +143,7 @@ def as_before(graph: torch.fx.Graph, inside: Container[Any]) -> None:
 
 def raw(index: Any) -> Any:
     """The index as the model has it."""
-    return index.args[0] if APART in index.meta else index
+    return index.args[0] if APART in index.meta and index.op == "call_function" else index
 
 
 def moved_from(node: Any) -> Any:
@@ -291,6 +291,10 @@ def length(graph: torch.fx.Graph, named: Named) -> Any:
 
 
 def is_inside(named: Named) -> bool:
-    """Whether all of the numbers are known, and name rows."""
+    """Whether all of the numbers are known, and name rows: counted ones, and those of `constants.in_tables`."""
+    if named.index.op == "get_attr" and APART in named.index.meta:
+        return True
     numbers, size = counted(named.index), size_of(named)
-    return numbers is not None and isinstance(size, int) and {*numbers[:1], *numbers[-1:]} <= {*range(size)}
+    if numbers is None or not isinstance(size, int):
+        return False
+    return {*numbers[:1], *numbers[-1:]} <= {*range(-size if named.from_end else 0, size)}

@@ -47,7 +47,7 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     found = levels(graph, refused, remat)
     first = [signature(part)[0] for nodes in found for part in level_parts(nodes, remat)]
     often = {s for s, count in Counter(first).items() if count > 1}
-    parts = (part for nodes in found for part in level_parts(nodes, remat, often))
+    parts = (part for nodes in found for part in with_readers(level_parts(nodes, remat, often)))
     return [part for part in parts if any(computes(n, remat) for n in part)]
 
 
@@ -126,6 +126,21 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
     while ends[-1]:
         ends.append(best[ends[-1]][1])
     return [list(nodes[a:b]) for a, b in pairwise(reversed(ends))]
+
+
+def with_readers(parts: Sequence[Part]) -> list[Part]:
+    """What only moves elements that another part makes, and is read by one other alone, is in that: no kernel has to
+    copy it."""
+    at = {n: i for i, part in enumerate(parts) for n in part}
+    passed = set[Any]()  # moves elements of other parts
+    for n in (n for part in parts for n in part):
+        if row_of(n).moves and all(x in passed or at.get(x) != at[n] for x in n.all_input_nodes):
+            passed.add(n)
+    for n in reversed([n for part in parts for n in part]):
+        reader, *others = {at.get(u) for u in n.users} or {None}
+        if n in passed and reader is not None and not others:
+            at[n] = reader
+    return [[n for one in parts for n in one if at[n] == i] for i in range(len(parts))]
 
 
 def recognised(nodes: Sequence[Any], often: Iterable[Signature]) -> Callable[[int, int], bool]:

@@ -188,7 +188,7 @@ def for_autograd() -> Mapping[Any, Any]:
 
 
 def draws(operator: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in operator.tags
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
 
 
 @cache
@@ -275,7 +275,8 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for part, reason in wrong:
                 some = part if reason.at is None else [part[reason.at]]
                 refused |= {*some}
-                left |= {f"{overloadless(n.target)} ({n})": reason.why for n in some if not row_of(n).moves}
+                told = (n for n in some if draws(n.target) or not row_of(n).moves)
+                left |= {f"{overloadless(n.target)} ({n})": reason.why for n in told}
         taken = {n for part in parts for n in part}
         left |= {
             f"{overloadless(n.target)} ({n})": why_left(n)

@@ -152,3 +152,11 @@ def test_what_makes_no_numbers_is_not_compared() -> None:
     model = as_module(lambda x: torch.log(-x.abs() - 1) * 2)
     (why,) = cut(exported(model, (torch.randn(5, 3),))).left.values()
     assert why == "of random data PyTorch makes no numbers that rounding leaves to be compared"
+
+
+def test_what_is_written_twice_is_not_compared() -> None:
+    """Which of several values is kept is left open: the data write each place once."""
+    given = torch.randn(4, 6), torch.tensor([[3, 0, 5]] * 4), torch.randn(4, 3)
+    for dim in (1, -1):
+        found = cut(exported(as_module(lambda x, i, y, dim=dim: x.scatter(dim, i, y) * 2), given))
+        assert len(found.regions) == 1 and not found.left

@@ -134,6 +134,32 @@ def test_numbers_that_count_from_the_front_are_looked_up(read: Callable[..., Ten
 @pytest.mark.parametrize(
     "read",
     [
+        pytest.param(lambda x: F.embedding(torch.arange(7) + 2, x) * 2, id="positions"),
+        pytest.param(lambda x: x.exp()[torch.arange(-1, -9, -3)], id="from the end"),
+        pytest.param(lambda x: x.exp()[torch.arange(5)[:, None] + 1, torch.arange(1, 3)], id="a part"),
+        pytest.param(lambda x: x.exp()[torch.arange(3), torch.arange(1, 4)], id="a diagonal"),
+        pytest.param(lambda x: x.exp()[(torch.arange(12.0) / 2).long()], id="each twice"),
+        pytest.param(lambda x: x.exp()[torch.arange(9)[:, None] // 3, torch.arange(6) % 3], id="each several times"),
+        pytest.param(lambda x: x.index_select(0, torch.arange(6) ** 2) * 2, id="squares"),
+    ],
+)
+def test_rows_that_numbers_alone_name_are_read_by_address(read: Callable[[Tensor], Tensor]) -> None:
+    x, model = torch.randn(MANY, 4), as_module(read)
+    found, faster = interpreted(model, (x,))
+    assert found.left == {} and len(found.regions) == 1
+    assert not [n for n in calls(found.model.graph) if n.target is raise_unless]
+    torch.testing.assert_close(faster(x), model(x))
+
+
+def test_numbers_alone_that_name_no_row_are_refused_as_by_pytorch() -> None:
+    x, model = torch.randn(5, 4), as_module(lambda x: x.exp()[torch.arange(4) ** 2])
+    with pytest.raises(REFUSED):
+        cut(exported(model, (x,))).model(x)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
         pytest.param(lambda x, i, j: x.relu()[:, i, j] * 2, id="behind an axis"),
         pytest.param(lambda x, i, j: x.softmax(1)[i, :, j], id="around an axis"),
         pytest.param(lambda x, i, j: torch.einsum("kim,kjm->kij", x, x)[:, i, j], id="of a product"),

@@ -23,7 +23,7 @@ from mirage_cli.errors import GraphError
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.partition import level_parts
+from mirage_cli.pipeline.partition import level_parts, with_readers
 from mirage_cli.pipeline.regions import (
     Cut,
     cut,
@@ -609,6 +609,48 @@ TRAINED: dict[str, Callable[[], tuple[Any, tuple[torch.Tensor, ...]]]] = {
         (torch.randn(2, 3, 9),),
     ),
 }  # fmt: skip
+
+
+class Conditioned(nn.Module):
+    """A block whose scales and gates are parts of one product, which are read far behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales, self.qkv, self.out = (nn.Linear(8, n) for n in (24, 24, 8))
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        scale, gate, last = self.scales(c)[:, None].chunk(3, -1)
+        q, k, v = (y.unflatten(-1, (2, 4)).transpose(1, 2) for y in self.qkv(x * scale).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + gate * self.out(mixed.transpose(1, 2).flatten(2))
+        return x + last * self.down(self.up(nn.functional.layer_norm(x, (8,))).relu())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["conditioned", "pooled"])
+def test_the_backend_has_the_regions_of_optimize(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever AOTAutograd takes apart, and views as a matrix."""
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    model, inputs = {
+        "conditioned": (Conditioned(), (torch.randn(2, 10, 8), torch.randn(2, 8))),
+        "pooled": (pooled, (torch.randn(2, 3, 6, 7),)),
+    }[name]
+    own = cut(exported(model, inputs))
+    cuts: list[Cut] = []
+    monkeypatch.setattr(backend, "with_kernels", lambda graph, _: cuts.append(cut(copy.deepcopy(graph))))
+    torch._dynamo.reset()
+    torch.compile(model, backend="mirage")(*inputs)
+    assert [r.graph.name for r in cuts[0].regions] == [r.graph.name for r in own.regions]
+
+
+def test_what_moves_elements_of_one_part_for_another_is_in_the_other() -> None:
+    graph = exported(
+        as_module(lambda x, y, w: (y @ w) * x.exp()[:, None]), (torch.ones(3), *torch.randn(2, 3, 3))
+    ).graph
+    product, exponential, view, scaled = calls(graph)
+    assert with_readers([[exponential], [view, product], [scaled]]) == [[exponential], [product], [view, scaled]]
+    assert with_readers([[exponential, view], [product, scaled]]) == [[exponential, view], [product, scaled]]
 
 
 @pytest.mark.parametrize("name", TRAINED)

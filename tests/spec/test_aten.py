@@ -329,6 +329,12 @@ def test_an_operator_that_is_not_known_is_named() -> None:
     assert {name.split()[0]: why for name, why in left.items()} == {"aten.cumprod": "no operator that is known here"}
 
 
+def test_what_draws_numbers_is_named() -> None:
+    model = torch.nn.Sequential(torch.nn.GELU(), torch.nn.Dropout(0.5), torch.nn.GELU())
+    left = cut(exported(model, (torch.randn(3, 4),))).left
+    assert left == {"aten.dropout (dropout)": "dropout in training draws numbers"}
+
+
 def test_whole_numbers_beyond_32_bits_are_no_results() -> None:
     """Of float16, and of what is clamped, none are; what is no result may be: it is computed as a float. Numbers of 64
     bits that a graph is given are no results either: PyTorch returns them as they are."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Applied, Array, Counted, Trace, Unsupported, Viewed, leaves
+from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
     along_positions,
@@ -24,6 +25,7 @@ from mirage_cli.spec.aten.operands import (
 from mirage_cli.spec.aten.reductions import amax, summed
 from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, diagonal, unsqueeze
+from mirage_cli.spec.written import source
 
 aten = Rows()
 AGAIN = "what is written may be written again"
@@ -55,6 +57,8 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     """
     at = dim % len(x.dims)
     first = p.permuted(x, [at, *(d for d in range(len(x.dims)) if d != at)])
+    if (made := counted(first, [index])) is not None:
+        return with_named_at(made, len(index.dims), at)
     if not wraps and p.are_looked_up(first, [index]):
         return with_named_at(p.looked_up(number_of(first), [index]), len(index.dims), at)
     lead, behind, n = x.dims[:at], x.dims[at + 1 :], x.shape[at]
@@ -64,6 +68,28 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     table = p.viewed(x, [*lead, *[()] * inner, x.dims[at], *behind])
     asked = p.viewed(index, [*[()] * at, *index.dims, (), *[()] * len(behind)])
     return one_of(table, at + inner, asked, wraps)
+
+
+def counted(x: Array, indices: Sequence[Array]) -> Array | None:
+    """x[indices], along the first positions, where each of them counts along an axis, from the front or the end: an
+    access. None of others."""
+    rank = max(len(i.dims) for i in indices)
+    sizes = [max(n) for n in zip(*([1] * (rank - len(i.dims)) + [*i.shape] for i in indices), strict=True)]
+    places = [(Axis(n),) if n > 1 else () for n in sizes]
+    parts: list[Part] = []
+    for index, size in zip(indices, x.shape, strict=False):
+        root = source(index)
+        if not isinstance(root.how, Counted) or not {*root.dims} - {()} <= {*index.dims}:
+            return None
+        start, step = root.how.start, root.how.step
+        ends = {start, start + step * (root.shape[0] - 1)}
+        if max(ends) < 0:
+            start, ends = start + size, {n + size for n in ends}
+        if not ends <= {*range(size)}:
+            return None
+        along = [places[rank - len(index.dims) + d] for d, own in enumerate(index.dims) if own and own == root.dims[0]]
+        parts.append(([(a, step) for a in along], start))
+    return p.read(x, [*parts, *p.whole(x)[len(parts) :]], [*places, *x.dims[len(parts) :]])
 
 
 def with_named_at(x: Array, inner: int, front: int) -> Array:
@@ -130,6 +156,8 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
     tables = [i for _, i in given]
+    if (made := counted(x, tables)) is not None:
+        return with_named_at(made, max(len(i.dims) for i in tables), front)
     if all(APART in node.args[1][d].meta for d in dims) and p.are_looked_up(x, tables):
         return with_named_at(p.looked_up(number_of(x), tables), max(len(i.dims) for i in tables), front)
     shapes = broadcast_tensors([i for _, i in given])
@@ -198,7 +226,12 @@ def _embedding_bag(_t: Trace, node: Any, weight: Array, indices: Array, _offsets
     return [p.reduction(("sum", "mean", "max")[mode], found, [1])]
 
 
-@aten("aten.scatter", "aten.scatter_add", with_node=True, named=along)
+def of_scatter(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, dim, index, ...)` that writes at an index, or adds there."""
+    return tuple(replace(named, apart=overloadless(node.target) == "aten.scatter") for named in along(node))
+
+
+@aten("aten.scatter", "aten.scatter_add", with_node=True, named=of_scatter)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim %= len(x.dims)

@@ -18,6 +18,7 @@ class Named:
 
     index: the node that holds them. of, axis: the tensor's node, and which of its axes. from_end: whether negative
     numbers count from the end; else they name nothing. besides: a number that may be there, and names nothing either.
+    apart: whether those along that axis are expected to differ: which is kept of what is written twice is left open.
     """
 
     index: Any
@@ -25,6 +26,7 @@ class Named:
     axis: int
     from_end: bool = False
     besides: int | None = None
+    apart: bool = False
 
 
 def names_nothing(_: Any) -> tuple[Named, ...]:

@@ -98,16 +98,16 @@ def trace(
 
 def read_by(nodes: Sequence[Any]) -> list[Any]:
     """The tensors that these nodes take from elsewhere, the largest first, whatever reads them first: PyTorch's
-    decompositions read the operands of one operator in many orders."""
+    decompositions read the operands of one operator in many orders, and as matrices."""
     own = {*nodes}
     found = (x for n in nodes for x in n.all_input_nodes if x not in own and hasattr(x.meta.get("val"), "dtype"))
     return sorted(dict.fromkeys(found), key=largest_first)
 
 
-def largest_first(node: Any) -> tuple[int, list[int]]:
+def largest_first(node: Any) -> tuple[int, int]:
     """What orders nodes by the sizes of their tensors."""
     sizes = [n for n in node.meta["val"].shape if n != 1]
-    return -math.prod(sizes), sizes
+    return -math.prod(sizes), sizes[-1] if sizes else 1
 
 
 def traced(

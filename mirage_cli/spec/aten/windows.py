@@ -309,21 +309,21 @@ def overlapping(kind: str, x: Array, dim: int, count: int) -> Array:
     return both(operator.truediv, p.reduction("sum", both(within(0.0), window, place, table), [dim + 1]), size)
 
 
-@aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
+@aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d", behind=1)
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
     return adaptive("mean", x, size, 2)
 
 
-@aten("aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d")
+@aten("aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool3d", behind=1)
 def _adaptive_avg_pool3d(x: Array, size: Any) -> Array:
     return adaptive("mean", x, size, 3)
 
 
-@aten("aten.adaptive_max_pool2d")
+@aten("aten.adaptive_max_pool2d", behind=1)
 def _adaptive_max_pool2d(x: Array, size: Any) -> list[Array]:
     return [adaptive("max", x, size, 2)]
 
 
-@aten("aten.adaptive_max_pool3d")
+@aten("aten.adaptive_max_pool3d", behind=1)
 def _adaptive_max_pool3d(x: Array, size: Any) -> list[Array]:
     return [adaptive("max", x, size, 3)]
