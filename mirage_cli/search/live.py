@@ -20,7 +20,7 @@ WORD_BYTES = 4
 """Of a register."""
 
 
-class Value(NamedTuple):
+class LiveValue(NamedTuple):
     """A value that is held. words: registers of an element, of which one holds two where products alone take them.
     beside: the axes without its own of what it is computed from or with: threads that share them each hold a copy (a
     slice of a layout, in Triton)."""
@@ -30,7 +30,7 @@ class Value(NamedTuple):
     beside: tuple[str, ...]
 
 
-Moment = tuple[tuple[Value, int], ...]
+Moment = tuple[tuple[LiveValue, int], ...]
 """The values that are held at a time, and how many there are alike."""
 
 
@@ -77,7 +77,7 @@ def held_at_once(
         spaces = spaces_of_sums(kernel, segment)
         for names in _moments(segment, through, behind, set(loads)):
             values = (
-                Value(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
+                LiveValue(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
                 for v in sorted(names - operands - {*added})
             )
             moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None

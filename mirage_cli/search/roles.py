@@ -38,7 +38,7 @@ Roles = tuple[tuple[str, Role], ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Implementation:
     """Kernels that compute some classes from others in memory: one, and one more for each split that it merges.
 
     Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
@@ -61,9 +61,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """A plan with its schedule and predicted time."""
+    """An implementation with its schedules and predicted time."""
 
-    plan: Plan
+    implementation: Implementation
     schedules: tuple[KernelSchedule | None, ...]
     us: float
 
@@ -79,9 +79,9 @@ def buffer_of(d: Decomposition, f: Form) -> str:
     return atom.args[0] if atom is not None and d.is_input(f) else "@" + f.key
 
 
-def plans(
+def implementations(
     space: Space, e: Expansion, sizes: Mapping[str, int], enough: Callable[[Roles], bool]
-) -> Iterator[Plan | InexpressibleError]:
+) -> Iterator[Implementation | InexpressibleError]:
     """Every choice of roles for an expansion that there are not enough of; a choice that gives no kernel is yielded as
     the reason why."""
     d = space.d
@@ -104,11 +104,11 @@ def plans(
         kernel = base.with_role_of(tuple("loop" if r == "split" else r for _, r in roles))
         try:
             kernels, scratch = split_kernels(kernel, [dim for dim, r in roles if r == "split"], d.axes)
-            yield Plan(e.targets, e.leaves, kernels, roles, scratch, faithful)
+            yield Implementation(e.targets, e.leaves, kernels, roles, scratch, faithful)
         except InexpressibleError as error:
             yield error
     if not enough(()) and (library := library_kernel(d, e, written)):
-        yield Plan(e.targets, e.leaves, (library,), (), (), faithful)
+        yield Implementation(e.targets, e.leaves, (library,), (), (), faithful)
 
 
 def _choices_of_roles(
