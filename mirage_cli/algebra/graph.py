@@ -111,10 +111,20 @@ class Decomposition:
         for e in self.program.eqns:
             own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
             for f in self.forms[e.out] if cast_of(e) else own:
-                whole = type_of(f, self.program) == "int"
-                if f not in self.precise and not whole and types.get(e.out) in HALVES | FLOAT8:
+                if f not in self.precise and self.type_of(f) != "int" and types.get(e.out) in HALVES | FLOAT8:
                     found[f] = types[e.out]
         return found
+
+    @cached_property
+    def floats(self) -> frozenset[Form]:
+        """What the program has as floats alone, though it may be made of integers: a product of two of int8."""
+        made = [(e.type, f) for e in self.program.eqns for f in self.forms[e.out]]
+        return frozenset(f for kind, f in made if kind == "float") - {f for kind, f in made if kind != "float"}
+
+    def type_of(self, form: Form) -> Type:
+        """Whether a class is a mask, an integer or a float."""
+        kind = type_of(form, self.program)
+        return "float" if kind == "int" and form in self.floats and not self.is_input(form) else kind
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from mirage_cli.algebra.canonical import Form, sums_in, sums_over
 from mirage_cli.algebra.graph import Decomposition, Node, Step
 from mirage_cli.algebra.steps import constant
-from mirage_cli.algebra.terms import is_difference
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.ops import OPS, Number
@@ -58,31 +57,49 @@ def _decides(d: Decomposition, e: Eqn, form: Form) -> bool:
 
 def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[Form, Node, bool]]:
     """The program's own differences where they are read: at other places, from arguments there. Those of the algebra
-    may cancel where these do not. So it is with what decisions are made of, and, at places along the same axes, with
-    what has a difference among its terms.
+    may cancel where these do not. So it is with what decisions are made of, and with what is made of either.
 
-    D = Z + (X - Y), E = D[y + 1]  -->  E = Z[y + 1] + (X - Y)[y + 1]
+    D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
+
+    What such are made of, and is reduced, may be read from memory there.
     """
-    values = d.program.values()
+    values, kept = d.program.values(), _kept_together(d, safe)
     todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
     seen = set[Form]()
     for value, names in todo:
         e, form = values[value], d.algebra.rename(safe[value], names)
-        if isinstance(e, Tensor) or OPS[e.op].kind not in ("elementwise", "rename") or form in seen:
+        if isinstance(e, Tensor) or form in seen:
             continue
         seen.add(form)
+        if OPS[e.op].kind in ("reduction", "contraction"):
+            axes = tuple(text for a, i in names.items() if a in safe[value].dims for text in (a, str(i)))
+            if axes and form.number is None:
+                yield form, Node((Step("rename", (safe[value],), axes),), "program"), False
+            continue
+        if OPS[e.op].kind not in ("elementwise", "rename"):
+            continue
         if e.op == "rename":
             todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
             continue
         todo += [(a, names) for a in e.values]
-        decides = _decides(d, e, form)
-        beside = is_difference(form) and all(i.dims == (a,) for a, i in names.items())
-        if -1 not in OPS[e.op].linear[1:] and not beside and not decides:
+        if e.out not in kept:
             continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
         if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
             literals = tuple(constant(a) if isinstance(a, Form) else a for a in args)
-            yield form, Node((Step(e.op, literals),), "program"), decides
+            yield form, Node((Step(e.op, literals),), "program"), _decides(d, e, form)
+
+
+def _kept_together(d: Decomposition, safe: Mapping[str, Form]) -> set[str]:
+    """Values that elements of a difference are made into, the difference among them, or decisions, which the algebra
+    has no other way to make: it would take the terms apart."""
+    kept = set[str]()
+    for e in d.program.eqns:
+        if OPS[e.op].kind in ("elementwise", "rename") and (
+            -1 in OPS[e.op].linear[1:] or _decides(d, e, safe[e.out]) or not kept.isdisjoint(e.values)
+        ):
+            kept.add(e.out)
+    return kept
 
 
 def _with_joined_reads(program: Program) -> Iterator[Eqn]:

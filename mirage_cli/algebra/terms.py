@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from mirage_cli.algebra.canonical import Atom, Form, mono_dims
-from mirage_cli.algebra.graph import Decomposition, Node, type_of
+from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.algebra.steps import Steps, chain, constant, product_after
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.ops import OPS
@@ -17,7 +17,7 @@ def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Nod
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
     steps = Steps()
     chain(d, steps, None, form.terms)
-    if is_difference(form) and type_of(form, d.program) != "int":
+    if _is_difference(form) and d.type_of(form) != "int":
         # as the user took it, or a multiple of it: of what is rounded, other terms may cancel to nothing
         if _of_products(d, own):
             yield steps.node("program")
@@ -36,8 +36,7 @@ def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Nod
     yield from _common_under_sum(d, form)
 
 
-def is_difference(form: Form) -> bool:
-    """Whether terms of both signs are added, which may all but cancel."""
+def _is_difference(form: Form) -> bool:
     return len({c > 0 for _, c in form.terms}) > 1
 
 
@@ -50,7 +49,7 @@ def _of_products(d: Decomposition, own: Sequence[Node]) -> bool:
     """
     for step in (n.steps[0] for n in own if n.steps[0].op == "dot"):
         *factors, difference = sorted((a for a in step.args if isinstance(a, Form)), key=lambda f: len(f.terms))
-        if is_difference(difference) and all(len(f.terms) == 1 for f in factors):
+        if _is_difference(difference) and all(len(f.terms) == 1 for f in factors):
             return all(_scaled_sum(d, dict(mono), frozenset(step.axes)) for mono, _ in difference.terms)
     return False
 

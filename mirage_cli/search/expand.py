@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
-from mirage_cli.algebra.graph import Decomposition, Node, Step, type_of
+from mirage_cli.algebra.graph import Decomposition, Node, Step
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
@@ -126,7 +126,7 @@ class Space:
         self.d = decomposition
         self.bounds = bounds
         self.cuts: Counter[str] = Counter()
-        self.types = {f: type_of(f, decomposition.program) for f in decomposition.nodes}
+        self.types = {f: decomposition.type_of(f) for f in decomposition.nodes}
         nodes = [n for some in decomposition.nodes.values() for n in some]
         self.operands = {a for n in nodes for s in n.steps if s.op == "dot" for a in s.args if isinstance(a, Form)}
         self.moved = {f for n in nodes for f in n.moved}
@@ -448,7 +448,7 @@ class _Writer:
     def load(self, name: str, f: Form, access: Access) -> None:
         own = f.atom.args[0] if self.d.is_input(f) and f.atom is not None else None
         rounded = self.d.rounded.get(f, "float32") if f not in self.d.outputs else "float32"
-        computed = {"float": rounded, "int": "int32", "bool": "bool"}[type_of(f, self.d.program)]
+        computed = {"float": rounded, "int": "int32", "bool": "bool"}[self.d.type_of(f)]
         dtype = next((t.dtype for t in self.d.program.inputs if t.name == own), computed)
         self.known[name] = Tensor(name, dims_of(access), dtype)
         self.loads.append((name, f, access))

@@ -219,6 +219,21 @@ def test_a_read_of_what_was_read_is_one_read() -> None:
     }
 
 
+def test_what_is_made_of_a_difference_is_made_where_it_is_read() -> None:
+    """Of the sums that it is made of, which lie in memory, there: the rows that a norm of a product is pooled over."""
+    p = program(
+        "m=8 k=4 n=6 i=7",
+        "X[m,k] W[k,n] G[n]",
+        "P = dot(X, W; k) | S = sum(P; m) | D = sub(P, S) | N = mul(D, G) | M = rename(N; m, i+1) | O = max(M; i)",
+    )
+    d = decompose(p)
+    (total,), (difference,), (read,) = (d.forms[x] for x in "PDM")
+    there = {"m": parse_index("i + 1")}
+    assert {n.steps[0].op for n in d.nodes[read]} >= {"rename", "mul"}
+    assert {n.steps[0].op for n in d.nodes[d.algebra.rename(difference, there)]} == {"sub"}
+    assert (total,) in {n.moved for n in d.nodes[d.algebra.rename(total, there)]}
+
+
 def test_a_difference_of_sums_is_multiplied_out() -> None:
     """(A - g·B)·V = A·V - g·B·V, where both products have softmaxes of their own."""
     found = ways("two attentions")

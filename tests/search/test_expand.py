@@ -164,3 +164,18 @@ def test_kernels_compute_nothing_that_they_do_not_need(size: int) -> None:
         read += any(not d.is_input(f) for f in e.leaves)
     assert read
     assert search(d.program, H100).candidates
+
+
+def test_a_product_of_integers_that_the_program_has_as_floats_is_stored_as_one() -> None:
+    """Beside an operator that the search stores it for: scales and zero points behind a product of int8."""
+    p = program(
+        "m=32 k=64 n=32",
+        "A:int8[m,k] B:int8[k,n] Z:int32[n] S:float32[m]",
+        "P = dot(A, B; k) | D = sub(P, Z) | O = mul(D, S)",
+        dtype="bfloat16",
+    )
+    result = search(p, H100)
+    stored = [t for c in result.candidates for t in c.graph.buffers if t.name == "P"]
+    assert {t.dtype for t in stored} == {"bfloat16"}
+    for c in result.candidates:
+        assert check_equivalence(p, c.graph, 0), c.graph
