@@ -75,12 +75,14 @@ def held_at_once(
         taken = ((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands))
         in_front.append(tuple(Operand(*x) for x in taken))
         spaces = spaces_of_sums(kernel, segment)
+        own = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
+        values = {
+            v: Value(axes, words[v], axes_beside(axes, spaces))
+            for v in (through | own | {s.out for s in segment.steps}) - operands - {*added}
+            if (axes := kernel.value_dims[v])
+        }
         for names in _moments(segment, through, behind, set(loads)):
-            values = (
-                Value(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
-                for v in sorted(names - operands - {*added})
-            )
-            moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
+            moments[tuple(sorted(Counter(values[v] for v in names & values.keys()).items()))] = None
         known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
     return Held(_most(moments), tuple(in_front))
 
@@ -126,6 +128,11 @@ def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tup
 
 
 def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:
-    """Those that are not a part of another."""
-    counts = [Counter(dict(m)) for m in moments]
-    return tuple(tuple(c.items()) for c in counts if not any(c < other for other in counts))
+    """Those that are not a part of another. Each is there once."""
+    numbers: dict[Value, int] = {}
+    counts = {m: {numbers.setdefault(v, len(numbers)): n for v, n in m} for m in moments}
+
+    def within(m: Moment, other: Moment) -> bool:
+        return other is not m and all(n <= counts[other].get(v, 0) for v, n in counts[m].items())
+
+    return tuple(m for m in counts if not any(within(m, other) for other in counts))
