@@ -216,6 +216,14 @@ class Diagnostic:
         return text
 
 
+class ChangeError(MirageError):
+    """A size or a dtype that a spec was asked for and cannot have: whoever asks is wrong, not the spec."""
+
+    def __init__(self, path: object, change: str, problem: str, suggestion: str | None) -> None:
+        hint = f"\n    help: did you mean `{suggestion}`?" if suggestion else ""
+        super().__init__(f"{path} at {change}: {problem}{hint}")
+
+
 class TraceError(MirageError):
     """What is to be traced cannot be."""
 

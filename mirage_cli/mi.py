@@ -165,7 +165,7 @@ class KernelGraph:
         **_ignored: object,
     ) -> Superoptimized:
         """The best kernels for the program. budget: seconds. Raises GraphError, MirageError."""
-        from mirage_cli.pipeline.callers import Kernels
+        from mirage_cli.pipeline.callers import Kernels, Settings
 
         outputs = self.marked or [x for x in self.made if x not in self.used]
         if not outputs:
@@ -176,7 +176,7 @@ class KernelGraph:
         except Unsupported as error:
             raise GraphError(str(error)) from None
         inputs = [(a.name, a.shape, dtype) for a, dtype, _ in self.trace.inputs]
-        with Kernels(target, budget=budget, seed=seed, db=db) as kernels:
+        with Kernels(Settings(target, budget, seed, db=db)) as kernels:
             (kernel,) = kernels.of([graph])
         if isinstance(kernel, NoKernelError):
             raise kernel

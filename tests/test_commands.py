@@ -18,7 +18,11 @@ import pytest
 from mirage_cli.cli.main import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```console" in p.read_text(encoding="utf-8")]
+PAGES = [
+    p
+    for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "```console" in p.read_text(encoding="utf-8")
+]
 MODULES = {"mirage": "mirage_cli", "dask": "dask"}
 """What examples may run."""
 PORT = "8786"

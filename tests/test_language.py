@@ -12,8 +12,10 @@ import torch
 from mirage_cli.spec import forms
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS
+from mirage_cli.verify.facts import where_outputs_lie
+from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, outputs_of
-from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
+from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.yardstick import as_tuple
 from tools import language
 

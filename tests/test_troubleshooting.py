@@ -50,6 +50,7 @@ EXAMPLES: Mapping[type[e.MirageError], e.MirageError] = {
         e.UnknownTopicError("function", "softmacks", "softmax", ["softmax"]),
         e.NoKernelError("norm", "the database has none"),
         e.SpecError([e.Diagnostic("norm.yaml", 1, 1, "", "expected a mapping")]),
+        e.ChangeError("norm.yaml", "m=0", "a size is a positive integer", None),
         SpecFileError("norm.yaml: a spec is at most 1 MiB, and this file has 2097152 bytes"),
         MeasureError("The measuring process does not start: the process exited with code 1"),
         MuGraphTextError(4, "kernel", "a kernel has a name"),

@@ -37,7 +37,7 @@ from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, MeasureError, Standard, Timing
 from mirage_cli.tune.trials import Trial, Tuned
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.facts import longest_sum
 
 Row = dict[str, Any]
 OVERTIME = 4

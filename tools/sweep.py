@@ -24,7 +24,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, Judged, Standard
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.facts import longest_sum
 from tests.pipeline.test_random import LIMIT_S, PLANS, Judge, Outcome, outcome
 from tests.random_programs import random_spec
 

@@ -28,11 +28,11 @@ def export_model(
     A file for each region, an __init__.py with their names, and a README.md that says what each is and how it was
     verified. The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
     """
-    from mirage_cli.pipeline.callers import Kernels
+    from mirage_cli.pipeline.callers import Kernels, Settings
     from mirage_cli.pipeline.package import packed, write_package
 
     found, name = model_of(what, shapes)
-    with Kernels(target, db=db) as kernels:
+    with Kernels(Settings(target, db=db)) as kernels:
         graphs = [r.graph for r in found.regions]
         owners = [(i, p) for i, x in enumerate(kernels.standing(graphs)) for p in x.programs]
         entries: list[list[tuple[Program, Key, Best]]] = [[] for _ in graphs]

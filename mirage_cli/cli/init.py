@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mirage_cli.cli.shared import command
-from mirage_cli.errors import MirageError
+from mirage_cli.errors import MirageError, SpecError
 
 EXAMPLE = """\
 # A spec: what goes in, what comes out, and how it is computed. docs/language.md has every key and function.
@@ -44,7 +44,10 @@ def init(
 
     name = name.removesuffix(".yaml")
     path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)
-    parse_spec(text, str(path))  # which says what is wrong with a name
+    try:
+        parse_spec(text, str(path))
+    except SpecError as error:  # of which only the name can be wrong
+        raise typer.BadParameter(error.diagnostics[0].message) from None
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -73,7 +73,7 @@ class Factored:
 class ScheduledKernel:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
     stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
-    that is several axes (`m*n`)."""
+    that is several axes (`m*n`). paired: loads of bytes, two at a time, with the axis along which these lie."""
 
     graph: MuGraph
     kernel: Kernel
@@ -81,6 +81,7 @@ class ScheduledKernel:
     sizes: Mapping[str, int]
     live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
     merged: Mapping[str, Axes] = field(default_factory=dict["str", "Axes"])
+    paired: Mapping[str, str] = field(default_factory=dict["str", "str"])
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:

@@ -320,6 +320,8 @@ class _Checker:
         lanes = [d for place, _ in x.terms for d in nodes.lanes_of(place)]
         _must({*lanes} == {*x.axes}, f"{x.buffer} is addressed along {lanes}, in blocks with {x.axes}")
         _must({*mask} == self.padded & {*x.axes}, f"{x.buffer} is masked along {mask}")
+        numbered = [n for place, n in x.terms if isinstance(place, nodes.PairNumbers)]
+        _must(numbered == [1] * x.pairs, f"{x.buffer} is read in pairs that are no neighbours")
         self.places(x.terms)
 
     def places(self, terms: Iterable[tuple[Place, nodes.Stride]]) -> None:
@@ -340,6 +342,9 @@ class _Checker:
                 self.places(terms)
             case nodes.Pairs(d, start):
                 self.at(nodes.Lanes(d, True))
+                self.start(start)
+            case nodes.PairNumbers(d, start):
+                _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
                 self.start(start)
             case nodes.Looked(value, axes):
                 _must(self.known(value) == axes, f"{value} has other axes")
@@ -381,6 +386,12 @@ class _Checker:
                 _must(sorted(block.axes) == sorted(axes), f"{block.axes} are not {axes}")
             case nodes.Reshaped(block, axes):
                 _must(apart(block.axes) == apart(axes), f"{block.axes} are not {axes}")
+            case nodes.InTurns(first, second, d):
+                _must(first.axes == second.axes and nodes.half(d) in first.axes, f"no blocks of every second {d}")
+            case nodes.EverySecond(block):
+                _must(len(block.axes) == 1, f"every second element along one of {block.axes}")
+            case nodes.PairBits(block, less=less):
+                _must(less.axes in ((), block.axes), "a subtrahend with other axes")
             case nodes.Masked(block, dims):
                 _must({*dims} <= self.padded & {*block.axes}, f"{dims} are no padded axes")
             case nodes.Apply(op, args):
@@ -393,10 +404,17 @@ class _Checker:
     def dot(self, left: Expr, right: Expr) -> None:
         (*batch, rows, k), (*also, depth, columns) = left.axes, right.axes
         _must((batch, k) == (also, depth), f"a product of {left.axes} and {right.axes}")
-        sides = [prod(self.dims[d].block for d in apart((axis,))) for axis in (rows, k, columns)]
+        sides = [self.extent(axis) for axis in (rows, k, columns)]
         _must(min(sides) >= MIN_DOT, "a product too small for the matrix units")
         for d in self.padded & {*apart((k,))}:
             _must(d in self.zeros(left) & self.zeros(right), f"a product over lanes past the end of {d}")
+
+    def extent(self, axis: str) -> int:
+        """Elements of a block along an axis."""
+        whole = {nodes.half(d): d for d in self.dims}
+        if axis in whole:
+            return self.dims[whole[axis]].block // 2
+        return prod(self.dims[d].block for d in apart((axis,)))
 
     def is_neutral(self, x: Expr, d: str, op: str) -> bool:
         """Whether past the end of a dimension a block is what a sum, maximum or minimum leaves as it is."""
@@ -433,12 +451,14 @@ class _Checker:
             case nodes.Dot(left, right):
                 own = {*apart(left.axes[:-2])}
                 return (self.zeros(left) | self.zeros(right)) & {*apart(x.axes)} - own
+            case nodes.InTurns(first, second):
+                return self.zeros(first) & self.zeros(second)
             case nodes.Reduce("sum", _, over):
                 return some[0][0] - {*over} if some else NOWHERE
             case (
                 nodes.Cast()
                 | nodes.MatrixType()
-                | nodes.Registers()
+                | nodes.Ended()
                 | nodes.Spread()
                 | nodes.Repeated()
                 | nodes.Permuted()
@@ -477,8 +497,10 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return args
         case nodes.Dot(left, right):
             return left, right
-        case nodes.Product(a, b) | nodes.AddedLast(a, b):
+        case nodes.Product(a, b) | nodes.AddedLast(a, b) | nodes.InTurns(a, b):
             return a, b
+        case nodes.PairBits(block, less=less):
+            return block, less
         case nodes.ExpDifference(block, shift):
             return block, shift
         case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position() | nodes.Extent():

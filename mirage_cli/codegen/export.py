@@ -101,7 +101,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
 
 def _self_check(program: Program) -> dict[str, str]:
     """The values for the places of `SELF_CHECK`."""
-    from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
+    from mirage_cli.verify.facts import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
     apart, lies, evaluated = program.apart(), where_outputs_lie(program), blocks_of(program)
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"

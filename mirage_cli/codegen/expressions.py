@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from mirage_cli.codegen import narrow, nodes
-from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen import bytepairs, narrow, nodes
+from mirage_cli.codegen.access import Descriptor, specialized
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, ScheduledKernel
+from mirage_cli.codegen.matrices import Matrices, factors, matrices, of_warpgroups, operand_types
 from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
-from mirage_cli.ir.program import FLOAT8, HALVES, INTEGERS, Eqn, cast_of, promoted
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn, cast_of
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import (
-    MIN_FLOAT8_DEPTH,
-    WARPGROUP,
-    WARPGROUP_ROWS,
-    multiplied_as,
     on_matrix_units,
-    takes_float8,
 )
 
 NOWHERE = frozenset[str]()
@@ -303,40 +300,6 @@ def _masked(k: ScheduledKernel, x: Expr, dims: Sequence[str], number: nodes.Lite
 # -- products
 
 
-class Matrices(NamedTuple):
-    """The operands of a product as matrices: their axes in groups, each of which is one side of them."""
-
-    left: str
-    right: str
-    batch: list[str]
-    rows: list[str]
-    middle: list[str]
-    columns: list[str]
-
-    @property
-    def axes(self) -> Axes:
-        """Of what the matrix units compute."""
-        return merged(self.batch, self.rows, self.columns)
-
-    def operands(self) -> Iterator[tuple[str, tuple[list[str], ...]]]:
-        """Both, with the axes of the product that are one axis of the operand."""
-        yield self.left, (self.batch, self.rows, self.middle)
-        yield self.right, (self.batch, self.middle, self.columns)
-
-
-def matrices(k: ScheduledKernel, e: Eqn) -> Matrices:
-    """A product as one of matrices: the rows are the axes that come first in blocks."""
-    a, b = _factors(e)
-    of_a, of_b = k.axes(k.dims[a]), k.axes(k.dims[b])
-    rows = [d for d in of_a if d in e.dims and d not in k.dims[b]]
-    columns = [d for d in of_b if d in e.dims and d not in k.dims[a]]
-    batch = [d for d in k.axes(e.dims) if d in of_a and d in of_b]
-    middle = [d for d in of_a if d in of_b and d in e.axes]
-    if rows and columns and k.order.index(rows[0]) > k.order.index(columns[0]):
-        a, b, rows, columns = b, a, columns, rows
-    return Matrices(a, b, batch, rows, middle, columns)
-
-
 def merged_operands(k: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
     """Axes of what is loaded through a descriptor for products alone, where several axes are one side of the product.
 
@@ -348,7 +311,7 @@ def merged_operands(k: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dict
     for e in k.kernel.body:
         if e.op == "dot" and on_matrix_units(e, k.dims, k.block):
             m = matrices(k, e)
-            for (value, groups), dtype in zip(m.operands(), _operand_types(k, e, m), strict=True):
+            for (value, groups), dtype in zip(m.operands(), operand_types(k, e, m), strict=True):
                 users[value].add(merged(*groups))
                 types[value].add(dtype)
         else:
@@ -378,38 +341,31 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
     return Computed(nodes.Added(accumulator, x) if accumulator else x, clean)
 
 
-def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
+def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> Expr:
     """A product with the axes that the matrix units give it. accumulator: the name of a block of these axes to add to,
-    which they do themselves."""
+    which they do themselves where they compute the product as one."""
     k = s.scheduled
     m = matrices(k, e)
-    types = _operand_types(k, e, m)
+    types = operand_types(k, e, m)
+    if (pairs := bytepairs.operand(k, e)) is not None:
+        (value, groups), dtype = [*m.operands()][pairs.left], types[pairs.left]
+        return bytepairs.product(k, e, pairs, _operand(s, value, groups, e, dtype), accumulator)
     operands = zip(m.operands(), types, strict=True)
-    shared = loaded_for_others(s, e) if accumulator == e.out else frozenset[str]()
-    left, right = (_operand(s, value, groups, e.axes, dtype, value in shared) for (value, groups), dtype in operands)
+    left, right = (_operand(s, value, groups, e, dtype) for (value, groups), dtype in operands)
+    found = nodes.Dot(left, right, accumulator, _precision(k, m, types))
+    return nodes.Ended(found) if accumulator == e.out and ends_in_iteration(s, e, found) else found
+
+
+def _precision(k: ScheduledKernel, m: Matrices, types: tuple[str, str]) -> nodes.Precision:
     if {*types} <= FLOAT8:
-        return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[k.graph.dtype])
+        return FLOAT8_TERMS[k.graph.dtype]
     if len({*types}) == 2:
-        part = "tf32" if "float16" in types else "bfloat16"
-        return nodes.Dot(left, right, accumulator, nodes.InParts(types.index("float32"), part))
+        return nodes.InParts(types.index("float32"), "tf32" if "float16" in types else "bfloat16")
     if types[0] != "float32":
-        return nodes.Dot(left, right, accumulator, None)
+        return None
     if not k.float32_products & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
-        return nodes.Dot(left, right, accumulator, "tf32")
-    return nodes.Dot(left, right, accumulator, "tf32x3" if k.schedule.tf32x3 else "ieee")
-
-
-def _operand_types(k: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
-    """The types in which the matrix units take the operands: as they are stored, where both are of float8, and where
-    one is of float32, which is multiplied in parts."""
-    if k.float32_products & {m.left, m.right}:
-        left, right = ("float32" if v in k.float32_products else multiplied_as(k.type_of(v)) for v in (m.left, m.right))
-        return (left, right) if k.schedule.tf32x3 else ("float32", "float32")
-    kinds = (k.type_of(v) for v in (m.left, m.right))
-    small = promoted((t if t in HALVES else k.graph.dtype for t in kinds), k.graph.dtype)
-    if takes_float8(e, k.loads, k.tensors, k.eqns) and k.elements(m.middle) >= MIN_FLOAT8_DEPTH:
-        return k.type_of(m.left), k.type_of(m.right)
-    return small, small
+        return "tf32"
+    return "tf32x3" if k.schedule.tf32x3 else "ieee"
 
 
 def unfolded(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
@@ -421,46 +377,66 @@ def unfolded(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     return nodes.Permuted(x, result) if whole != result else x
 
 
-def _factors(e: Eqn) -> tuple[str, str]:
-    a, b = e.args
-    assert isinstance(a, str) and isinstance(b, str), "a product of numbers is no dot"
-    return a, b
+def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
+    """Whether a product of warpgroups that adds to an accumulator is to end in the iteration that starts it.
 
+    Triton leaves such a product under way, but in specialized loops, and the next iteration overwrites what it may
+    still read:
 
-def loaded_for_others(s: Scope, e: Eqn) -> frozenset[str]:
-    """What the loop of a product of warpgroups loads for it and for others than products that take it alike: these have
-    it in registers. The product adds to an accumulator, and may still read its operands in the next iteration."""
+    * in shared memory, what the loop loads for it and for others than products that take it alike. Triton has one
+      buffer less for that than for what products alone take.
+    * in registers, a left operand that the loop computes. One that follows from another product of the loop is safe:
+      that is waited for, and all before it, before the registers are written.
+    """
     k = s.scheduled
     loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
-    if loop is None or k.schedule.warps < WARPGROUP or k.elements(matrices(k, e).rows) < WARPGROUP_ROWS:
-        return frozenset()
+    m = matrices(k, e)
+    if loop is None or x.precision == "ieee" or not of_warpgroups(k, m):
+        return False
+    if specialized(k.graph, k.kernel, k.schedule, k.sizes):
+        return False
+    steps = {x.out: x for x in loop.steps}
+
+    def waits(value: str) -> bool:
+        y = steps.get(value)
+        product = isinstance(y, Eqn) and y.op == "dot" and on_matrix_units(y, k.dims, k.block)
+        return product or (isinstance(y, Eqn) and any(map(waits, y.values)))
+
+    left = x.left
+    while isinstance(left, nodes.Permuted | nodes.Reshaped | nodes.MatrixType):
+        left = left.x
+    in_parts = x.precision == "tf32x3" or isinstance(x.precision, nodes.InParts)
+    as_loaded = isinstance(steps.get(m.left), Load) and isinstance(left, nodes.Value) and not in_parts
+    computed_left = m.left in steps and not as_loaded and not waits(m.left)
+    return computed_left or any(v in _loaded_for_others(s, loop) for v in (m.left, m.right))
+
+
+def _loaded_for_others(s: Scope, loop: Loop) -> frozenset[str]:
+    """What a loop loads for others than products that take it alike."""
+    k = s.scheduled
     taken = defaultdict[str, set[object]](set, {x.value: {"stored"} for x in loop.stores})
     for x in (x for x in loop.steps if isinstance(x, Eqn)):
         if x.op == "dot" and on_matrix_units(x, k.dims, k.block):
             m = matrices(k, x)
-            for value, dtype in zip((m.left, m.right), _operand_types(k, x, m), strict=True):
-                taken[value].add((dtype, {*x.axes} <= s.clean.get(value, NOWHERE)))
+            for value, dtype in zip((m.left, m.right), operand_types(k, x, m), strict=True):
+                taken[value].add((dtype, {*x.axes} <= s.clean.get(value, NOWHERE), of_warpgroups(k, m)))
         else:
             for value in x.values:
                 taken[value].add("computed")
-    return frozenset(x.out for x in loop.steps if isinstance(x, Load) and x.out in e.values and len(taken[x.out]) > 1)
+    return frozenset(x.out for x in loop.steps if isinstance(x, Load) and len(taken[x.out]) > 1)
 
 
-def _operand(
-    s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str, registers: bool = False
-) -> Expr:
-    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type. registers:
-    whether it is not to be taken from shared memory, as it was loaded."""
+def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: str) -> Expr:
+    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     k = s.scheduled
     kind = k.type_of(value)
     if dtype == "float16" and narrow.packed(k, value):
-        x = _masked(k, narrow.of_bytes(k, value), summed, nodes.Literal(0.0))
+        block = narrow.of_bytes(k, value, bytepairs.read_as_multiplied(k, e, value))
+        x = _masked(k, block, e.axes, nodes.Literal(0.0))
     else:
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-        x = _masked(k, k.full_block(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = _masked(k, k.full_block(value), [d for d in e.axes if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
-    if registers:
-        x = nodes.Registers(x)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
     wanted = merged(*groups)
@@ -494,7 +470,7 @@ def multiplied(s: Scope, e: Eqn) -> Expr:
     """A product element by element, zero past the end of the dimensions that will be summed over."""
     k = s.scheduled
     a, b, space = _spread_factors(k, e)
-    both = [d for d in e.axes if not all(d in s.clean[v] or d not in k.axes(k.dims[v]) for v in _factors(e))]
+    both = [d for d in e.axes if not all(d in s.clean[v] or d not in k.axes(k.dims[v]) for v in factors(e))]
     return _masked(k, nodes.Product(a, b, space), both, nodes.Literal(0.0))
 
 
@@ -502,7 +478,7 @@ def _spread_factors(k: ScheduledKernel, e: Eqn) -> tuple[Expr, Expr, Axes]:
     space = k.axes(k.iteration_space(e))
     if k.elements(space) > MAX_PRODUCT:
         raise EmitError("product too large to multiply out")
-    both = _factors(e)
+    both = factors(e)
     told = {d for v in both for d in k.axes_of(v)} == {*space}
     a, b = (spread(as_float(k, v, k.block_of(v) if told else k.full_block(v)), space) for v in both)
     return a, b, space

@@ -95,21 +95,20 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
-REGISTERS = '''
+ENDED = '''
 @triton.jit
-def in_registers(x):
-    """x, in what the compiler takes for a computation. A product of warpgroups reads what it is given of a load while
-    the loop goes on. Where other operators take the same load, Triton has no buffer more for that, and copies the next
-    block over what may not have been read."""
-    return tl.where(tl.program_id(0) >= 0, x, tl.zeros_like(x))
+def ended(x):
+    """x, in what the compiler takes for a computation: a product that is waited for. Triton would leave it under way
+    and let the next iteration overwrite what it may still read."""
+    return tl.where(tl.program_id(0) >= 0, x, tl.full(x.shape, 1, x.dtype))
 '''.strip()
-"""What modules start with whose loops load something for products and for other operators."""
+"""What modules start with in which a product is to end in the iteration that starts it."""
 BYTES = '''
 @triton.jit
-def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
-    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time, in a text
-    that is not said to be pure: Triton would move it behind the exchange that brings bytes to the threads that multiply
-    them, and have them read from shared memory one by one."""
+def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, pure: tl.constexpr = False):
+    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time. What is
+    said to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: they are read
+    from shared memory one by one then, but where four lie side by side along the summed axis."""
     if INTERPRETED:
         return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16)
     else:
@@ -126,11 +125,78 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
             "=r,=r,r,r,r,r",
             [x, tl.full((), shift, tl.uint8), tl.full((), mask, tl.uint8), tl.full((), sign, tl.uint8)],
             tl.float16,
-            False,
+            pure,
             4,
         )
 '''.strip()
 """What modules start with that compute in float16 with parts of bytes."""
+PAIRS = '''
+@triton.jit
+def pair_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, less):
+    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16, whose last bits the first two are. Two
+    elements at a time, in a text that is said to be pure: Triton moves it behind the read of shared memory that brings
+    each thread the elements that it multiplies."""
+    if INTERPRETED:
+        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16) - less
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a;
+            and.b32 n, $2, 255;
+            shr.u32 a, $1, n;
+            and.b32 a, a, $3;
+            xor.b32 a, a, $4;
+            sub.rn.f16x2 $0, a, $5;
+            }""",
+            "=r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.int16), tl.full((), mask, tl.int16), tl.full((), sign + 0x6400, tl.int16), less],
+            tl.float16,
+            True,
+            2,
+        )
+
+
+@triton.jit
+def pair_bytes(x, second: tl.constexpr):
+    """The first or the second byte of 16 bits each as bfloat16, in the same way: 128 + its last seven bits, less 128,
+    or 256 where it is negative. Triton's interpreter gets float32."""
+    if INTERPRETED:
+        return (((x.to(tl.int32) >> (8 if second else 0)) & 255 ^ 128) - 128).to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, x, a, less, one;
+            and.b32 n, $2, 255;
+            shr.u32 x, $1, n;
+            and.b32 a, x, 0x007f007f;
+            or.b32 a, a, 0x43004300;
+            and.b32 less, x, 0x00800080;
+            or.b32 less, less, 0xc300c300;
+            mov.b32 one, 0x3f803f80;
+            fma.rn.bf16x2 $0, a, one, less;
+            }""",
+            "=r,r,r",
+            [x, tl.full((), 8 if second else 0, tl.int16)],
+            tl.bfloat16,
+            True,
+            2,
+        )
+
+
+@triton.jit
+def every_second(x, second: tl.constexpr):
+    """The elements of x at even or, second, at odd positions."""
+    even, odd = tl.split(tl.reshape(x, [x.shape[0] // 2, 2]))
+    return odd if second else even
+
+
+def even(x):
+    """x, or a copy where it starts at an odd address: what reads two bytes at a time."""
+    if x.data_ptr() % 2:
+        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return x
+'''.strip()
+"""What modules start with whose products take bytes two at a time."""
 FLOAT8 = '''
 @triton.jit
 def dot_float8(a, b, terms: tl.constexpr):
@@ -296,7 +362,11 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
-    "in_registers",
+    "pair_bits",
+    "pair_bytes",
+    "every_second",
+    "even",
+    "ended",
     "dot_float8",
     "first_bits",
     "behind",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import bytepairs, nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
 from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKernel
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
@@ -57,6 +57,8 @@ def load(
         single = tuple(Index(tuple((a, 1 if a == pair.dim else c) for a, c in i.terms), i.offset) for i in x.access)
         where = pointers(k, x.buffer, single, axes, {pair.dim: nodes.Pairs(pair.dim, at[pair.dim])})
         return plan.Load(x.out, where, k.masked_dims(x.dims, axes), once, axes=axes, second=pair.value)
+    if x.out in k.paired:
+        return _pairs_of_bytes(k, x, once, at)
     if box is None:
         inside, outside = within(k, x.buffer, x.access), 0.0
         if (live := k.live.get(x.buffer)) is not None:
@@ -71,6 +73,19 @@ def load(
     access = nodes.Box(x.out, x.buffer, box.dims, corners, nodes.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
+
+
+def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:
+    """A load of two bytes at a time: half as many elements, half as far apart."""
+    dim, axes = k.paired[x.out], bytepairs.block_axes(k, x)
+    where = pointers(k, x.buffer, x.access, axes, {dim: nodes.PairNumbers(dim, at[dim])})
+    terms = tuple((p, 1 if isinstance(p, nodes.PairNumbers) else _half(n)) for p, n in where.terms)
+    return plan.Load(x.out, replace(where, terms=terms, start=where.start // 2, pairs=True), (), once, axes=axes)
+
+
+def _half(n: nodes.Stride) -> int:
+    assert isinstance(n, int), "no size is an argument"
+    return n // 2
 
 
 def look_up(k: ScheduledKernel, a: Lookup) -> plan.Load:

@@ -30,6 +30,14 @@ class Sum:
     number: int
     others: tuple[tuple[str, int], ...]
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        return (self.byte, *(v for v, _ in self.others))
+
+
+WHOLE = (0, 255, 128)
+"""The bits of a byte of int8."""
+
 
 def packed(k: ScheduledKernel, value: str) -> bool:
     """Whether it is a block of bytes, of which each thread has several."""
@@ -38,9 +46,9 @@ def packed(k: ScheduledKernel, value: str) -> bool:
     return large and value in k.small_integers and k.type_of(value) == "int8"
 
 
-def of_bytes(k: ScheduledKernel, value: str) -> Expr:
-    """A block of bytes as float16."""
-    return _written(k, Sum(value, (0, 255, 128), 0, ()), k.axes_of(value))
+def of_bytes(k: ScheduledKernel, value: str, pure: bool = False) -> Expr:
+    """A block of bytes as float16. pure: as `RaisedBits.pure`."""
+    return _written(k, Sum(value, WHOLE, 0, ()), k.axes_of(value), pure)
 
 
 def computed(k: ScheduledKernel, e: Eqn) -> Expr:
@@ -58,10 +66,17 @@ def computed(k: ScheduledKernel, e: Eqn) -> Expr:
     return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
 
 
+def sum_of(k: ScheduledKernel, value: str) -> Sum | None:
+    """A value as a sum with a part of a block of bytes, if it is that block or made of it."""
+    if packed(k, value):
+        return Sum(value, WHOLE, 0, ())
+    return _sum(k, k.eqns[value]) if value in k.eqns and value in k.small_integers else None
+
+
 def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
     """The values whose blocks an equation takes."""
     found = _sum(k, e) if e.out in k.small_integers else None
-    return e.values if found is None else (found.byte, *(v for v, _ in found.others))
+    return e.values if found is None else found.values
 
 
 def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
@@ -115,7 +130,7 @@ def _terms(k: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int
 def _bits(k: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | None:
     """A value as bits of a block of bytes."""
     if packed(k, value):
-        return value, (0, 255, 128)
+        return value, WHOLE
     e = k.eqns.get(value)
     if e is None or OPS[e.op].bits is None or not isinstance(e.args[0], str) or not packed(k, e.args[0]):
         return None
@@ -130,13 +145,18 @@ def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
     return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
 
 
-def _written(k: ScheduledKernel, x: Sum, want: Axes) -> Expr:
-    shift, mask, sign = x.bits
-    raised = nodes.RaisedBits(k.block_of(x.byte), shift, mask, sign)
-    axes = k.axes({d for v, _ in x.others for d in k.axes_of(v)})
-    less: Expr = nodes.Literal(Fraction(RAISED + sign - x.number))
-    for v, c in x.others:
-        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(k, v, axes)), True, axes)
+def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
+    raised = nodes.RaisedBits(k.block_of(x.byte), *x.bits, pure)
+    less = subtracted(k, x)
     return nodes.Apply(
         "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want
     )
+
+
+def subtracted(k: ScheduledKernel, x: Sum) -> Expr:
+    """What is subtracted from the raised bits of a sum."""
+    axes = k.axes({d for v, _ in x.others for d in k.axes_of(v)})
+    less: Expr = nodes.Literal(Fraction(RAISED + x.bits[2] - x.number))
+    for v, c in x.others:
+        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(k, v, axes)), True, axes)
+    return less

@@ -28,6 +28,11 @@ def merged_as(axes: Axes, block: Axes) -> Axes:
     return tuple(dict.fromkeys(whole.get(d, d) for d in block))
 
 
+def half(dim: str) -> str:
+    """The axis of a block that has an element for two neighbours along a dimension."""
+    return f"{dim}/2"
+
+
 RAISED = 1024
 """float16 numbers in [1024, 2048) are all the whole ones: the last bits of RAISED + n are those of n."""
 
@@ -257,7 +262,15 @@ class Pairs:
     start: Start
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Pairs
+@dataclass(frozen=True, slots=True)
+class PairNumbers:
+    """Half the positions of the current block along a dimension: the number of each two neighbours."""
+
+    dim: str
+    start: Start
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Pairs | PairNumbers
 
 
 def lanes_of(x: Place) -> Axes:
@@ -269,19 +282,23 @@ def lanes_of(x: Place) -> Axes:
             return x.axes
         case Pairs():
             return (x.dim,)
+        case PairNumbers():
+            return (half(x.dim),)
         case _:
             return (x.dim,) if x.block else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to two
+    bytes each."""
 
     buffer: str
     axes: Axes
     terms: tuple[tuple[Place, Stride], ...]
     start: int = 0
     starts: tuple[Times, ...] = ()
+    pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,12 +422,14 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class RaisedBits:
-    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
+    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16. pure: it may be moved behind the read that
+    brings threads what they multiply."""
 
     x: Expr
     shift: int
     mask: int
     sign: int
+    pure: bool = False
 
     @property
     def axes(self) -> Axes:
@@ -423,15 +442,56 @@ class RaisedBits:
 
 
 @dataclass(frozen=True, slots=True)
-class Registers:
-    """A block as a product takes one that was computed, from registers, and not what was loaded as it lies in shared
-    memory."""
+class PairBits:
+    """RAISED + ((byte >> shift) & mask ^ sign) - less as float16, of the first or the second byte of each two."""
 
     x: Expr
+    second: bool
+    shift: int
+    mask: int
+    sign: int
+    less: Expr
 
     @property
     def axes(self) -> Axes:
         return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class PairBytes:
+    """The first or the second byte of each two as bfloat16."""
+
+    x: Expr
+    second: bool
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class EverySecond:
+    """Every second element of a block with one axis, from the first or the second on."""
+
+    x: Expr
+    second: bool
+
+    @property
+    def axes(self) -> Axes:
+        return tuple(map(half, self.x.axes))
+
+
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """Two blocks as one, whose elements along a dimension are theirs in turns."""
+
+    first: Expr
+    second: Expr
+    dim: str
+
+    @property
+    def axes(self) -> Axes:
+        return tuple(self.dim if a == half(self.dim) else a for a in self.first.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,6 +635,9 @@ class InParts:
     part: OneOf["bfloat16", "tf32"]
 
 
+Precision: TypeAlias = OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
@@ -583,11 +646,22 @@ class Dot:
     left: Expr
     right: Expr
     accumulator: str | None
-    precision: OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
+    precision: Precision
 
     @property
     def axes(self) -> Axes:
         return (*self.left.axes[:-1], self.right.axes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A product that is waited for before anything else is done."""
+
+    x: Dot
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,8 +681,11 @@ Expr: TypeAlias = (
     Leaf
     | Cast
     | RaisedBits
+    | PairBits
+    | PairBytes
+    | EverySecond
+    | InTurns
     | MatrixType
-    | Registers
     | Spread
     | Repeated
     | Permuted
@@ -622,5 +699,6 @@ Expr: TypeAlias = (
     | Product
     | Reduce
     | Dot
+    | Ended
     | Added
 )

@@ -11,6 +11,7 @@ from mirage_cli.codegen.helpers import (
     BOUND,
     BYTES,
     DESCRIPTORS,
+    ENDED,
     EXTREMA,
     FETCH,
     FLOAT8,
@@ -20,7 +21,7 @@ from mirage_cli.codegen.helpers import (
     INTERPRETED,
     OPERATORS,
     OVERLAP,
-    REGISTERS,
+    PAIRS,
     RELEASE_BEFORE,
 )
 from mirage_cli.codegen.library import buffers_of, library_kernel
@@ -110,7 +111,8 @@ class Parts:
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
-        helpers += [REGISTERS] * any("in_registers(" in k for k in kernels)
+        helpers += [PAIRS] * any(k.paired for k in self.kernels.values())
+        helpers += [ENDED] * any("ended(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
         helpers += [IN_PARTS] * any("dot_in_" in k for k in kernels)
         helpers += [FLOAT8_STORED] * any("to_float8_" in k for k in kernels)
@@ -166,7 +168,8 @@ class Parts:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
                 boxes = [self.descriptor(d) for d in ks.descriptors]
-                args = [*(self.names[a] for a in ks.args), *boxes, *ks.sizes, *ks.options]
+                pointed = (f"even({self.names[a]})" if a in ks.paired else self.names[a] for a in ks.args)
+                args = [*pointed, *boxes, *ks.sizes, *ks.options]
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")

@@ -326,6 +326,12 @@ class KernelPlan:
         """Whether it fetches inputs ahead."""
         return any(isinstance(s, Prefetch) for s, _ in walk(self.statements))
 
+    @property
+    def paired(self) -> frozenset[str]:
+        """Buffers that it reads two bytes at a time."""
+        accesses = (s.access for s, _ in walk(self.statements) if isinstance(s, Load))
+        return frozenset(x.buffer for x in accesses if isinstance(x, Pointers) and x.pairs)
+
     def __str__(self) -> str:
         dims = " ".join(f"{d.name}={'?' * d.dynamic or d.size}/{d.block}" for d in self.dims)
         flags = " waits" * self.waits + " fuses" * self.fuses

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import ceil, prod
 
-from mirage_cli.codegen import narrow, nodes, plan
+from mirage_cli.codegen import bytepairs, nodes, plan
 from mirage_cli.codegen.access import (
     Descriptor,
     Fetch,
@@ -169,6 +169,8 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     in_phases = tuple(replace(x, merged=merged_operands(x, boxes)) for x in in_phases)
     boxes |= {v: merged_box(boxes[v], axes) for x in in_phases for v, axes in x.merged.items()}
+    paired = bytepairs.paired_loads(in_phases, boxes)
+    in_phases = tuple(replace(x, paired=paired) for x in in_phases)
     scheduled = in_phases[0]
     return _Decided(
         scheduled=scheduled,
@@ -355,7 +357,7 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
     accumulators = dict(loop.accumulators)
     factored = {name: x for name, x in k.factored.items() if name in accumulators}
     loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
-    need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(k, e))
+    need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: bytepairs.read(k, e))
     scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
     at = starts(k, loop)
     for step in wide_products_last(k, loop):

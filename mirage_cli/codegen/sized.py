@@ -365,7 +365,7 @@ def _parts(r: Range, ends: Sequence[int]) -> list[Range]:
 
 
 def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> str:
-    from mirage_cli.verify.numeric import independent_axis, longest_sum
+    from mirage_cli.verify.facts import independent_axis, longest_sum
 
     cut = independent_axis(program)
     sizes = tuple(program.sizes[d] for d in differing)

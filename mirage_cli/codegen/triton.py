@@ -70,7 +70,8 @@ class KernelSource:
 
     args: the buffers of the pointer parameters, in order. descriptors: the parameters after the pointers. sizes: the
     parameters after the descriptors. programs: the size of the one-dimensional grid, an expression in sizes. options:
-    further arguments of the launch. fetches: whether it fetches inputs ahead.
+    further arguments of the launch. fetches: whether it fetches inputs ahead. paired: buffers that it reads two bytes
+    at a time.
     """
 
     name: str
@@ -81,6 +82,7 @@ class KernelSource:
     programs: str
     options: tuple[str, ...]
     fetches: bool
+    paired: frozenset[str]
 
 
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
@@ -109,7 +111,7 @@ def print_kernel(plan: KernelPlan) -> KernelSource:
     source = "\n".join(lines) + "\n"
     factors = [f"-(-SIZE_{t.dim} // {t.tile})" if t.tile > 1 else f"SIZE_{t.dim}" for t in plan.tiles]
     programs = " * ".join([*factors, *[str(plan.programs)] * (plan.programs > 1 or not factors)])
-    return KernelSource(plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches)
+    return KernelSource(plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches, plan.paired)
 
 
 def _is_own(name: str) -> bool:
@@ -439,7 +441,8 @@ def _corner(x: nodes.Corner) -> str:
 
 def _pointers(x: nodes.Pointers, names: Names) -> str:
     """Offsets from the start of a buffer."""
-    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes, names, x.starts)}"
+    pointer = f"{x.buffer}_ptr" + ".to(tl.pointer_type(tl.int16))" * x.pairs
+    return f"{pointer} + {_position(x.terms, x.start, x.axes, names, x.starts)}"
 
 
 def _position(
@@ -491,6 +494,9 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
         case nodes.Pairs(d, start):
             return _spread(f"({_start(start)} * 2 + tl.arange(0, BLOCK_{d} * 2))", (d,), want)
+        case nodes.PairNumbers(d, start):
+            first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start)}) // 2"
+            return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
         case nodes.Looked(value, axes, wide):
             return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)
 
@@ -545,6 +551,19 @@ def _dot(x: nodes.Dot, names: Names) -> str:
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 
 
+def _pair_bits(x: nodes.PairBits, names: Names) -> str:
+    less = _expr(x.less, names) if x.less.axes else f"tl.full((), {_expr(x.less, names)}, tl.float16)"
+    return f"pair_bits({_expr(x.x, names)}, {x.shift + 8 * x.second}, {x.mask}, {x.sign}, {less})"
+
+
+def _in_turns(x: nodes.InTurns, names: Names) -> str:
+    text = f"tl.join({_expr(x.first, names)}, {_expr(x.second, names)})"
+    before = range(x.axes.index(x.dim) + 1)
+    order = (*before, len(x.axes), *range(len(before), len(x.axes)))
+    text = text if order[-1] == len(x.axes) else f"tl.permute({text}, {order})"
+    return f"tl.reshape({text}, {_shape(x.axes)})"
+
+
 def _exp_of_difference(x: str, shift: str, exact: bool) -> str:
     return f"tl.exp2(({x} - {shift}) * {LOG2E!r})" if exact else f"tl.exp2({x} * {LOG2E!r} - {shift})"
 
@@ -583,8 +602,13 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
-    nodes.RaisedBits: lambda x, names: f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign})",
-    nodes.Registers: lambda x, names: f"in_registers({_expr(x.x, names)})",
+    nodes.RaisedBits: lambda x, names: (
+        f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign}{', True' * x.pure})"
+    ),
+    nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
+    nodes.PairBits: _pair_bits,
+    nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
+    nodes.InTurns: _in_turns,
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
     nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
     nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
@@ -599,6 +623,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
     nodes.Dot: _dot,
+    nodes.Ended: lambda x, names: f"ended({_expr(x.x, names)})",
     nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
 }
 

@@ -19,7 +19,7 @@ from mirage_cli.pipeline.region import Kept, Region
 from mirage_cli.pipeline.symbols import placeholders, two_each, valued
 from mirage_cli.spec.aten.trace import row_of
 from mirage_cli.verify.decided import decided
-from mirage_cli.verify.numeric import called64
+from mirage_cli.verify.float64 import called64
 from mirage_cli.verify.rounding import MoveEveryResult
 from mirage_cli.verify.testdata import copied
 

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from mirage_cli.pipeline.agreement import examples
 from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
-from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inductors import by_inductor
 from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
@@ -32,7 +32,7 @@ from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.outlining import inlined, replace_call
 from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
-from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, only_lifted, results
+from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, for_autograd, only_lifted, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
@@ -51,20 +51,24 @@ def mirage(
     given = dict(options or {})
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
-    asked_for(given.get("target", "auto"), given.get("tune") or 0.0)
+    settings = Settings(budget=given.pop("tune", None) or 0.0, **given)
+    settings.gpu()
     kept_whole(model, example_inputs)
-    compiler = partial(compiled, options=given)
+    compiler = partial(compiled, settings=settings)
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     made = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, keep_inference_input_mutations=True
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
+        decompositions=for_autograd() if runs_on(tensors) else None,
+        keep_inference_input_mutations=True,
     )
     return made(model, example_inputs)
 
 
-def compiled(
-    model: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
-) -> Callable[..., Any]:
+def compiled(model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
     """One graph of AOTAutograd, as a function of a list of its inputs."""
-    with_kernels(model, options)
+    with_kernels(model, settings)
     by_pytorch(model)
     return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
 
@@ -73,10 +77,9 @@ def on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
 
 
-def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
-    """Puts calls of kernels in the place of regions that have one, where they can run."""
-    tune = options.get("tune")
-    named = {name: options[name] for name in OPTIONS[1:] if name in options}
+def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
+    """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
+    budget is 0."""
     values = [n.meta.get("val") for n in placeholders(model.graph)]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
@@ -84,9 +87,9 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     put_in_place(model.graph)
     as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
     found = cut(model)
-    with Kernels(budget=tune or 0.0, **named) as kernels:
+    with Kernels(settings) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, [r.times for r in found.regions]) if tune else kernels.known(graphs)
+        made = kernels.of(graphs, [r.times for r in found.regions]) if settings.budget else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
         several = [gain_of(r, k) for r, k in known if served(model, r)]

@@ -20,7 +20,7 @@ from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.facts import longest_sum
 
 
 def _attention(backend: str) -> Callable[[Program, Problem], Candidate | str]:

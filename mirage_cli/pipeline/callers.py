@@ -1,6 +1,6 @@
 """Kernels for callers in Python: what `Graph.search`, `mirage_cli.mi` and `mirage_cli.optimize` return.
 
-with Kernels("auto", budget=30.0) as kernels:
+with Kernels(Settings(budget=30.0)) as kernels:
     (kernel,) = kernels.of([graph])
 y = kernel.run(x, w)
 """
@@ -67,7 +67,8 @@ class Kernel:
 
         PyTorch computes where they are on a CPU, unless TRITON_INTERPRET=1 is set.
         """
-        return (self.function if runs_on(tensors) else self.in_pytorch)(*tensors)
+        plain = all(hasattr(x, "is_cuda") for x in tensors)
+        return (self.function if plain and runs_on(tensors) else self.in_pytorch)(*tensors)
 
     def export(self, path: str | Path | None = None) -> str:
         """The text of the file that needs only torch and triton, which is also written to a path. Raises OSError."""
@@ -136,12 +137,16 @@ class Kernel:
 
     def check(self, tensors: Sequence[Any]) -> None:
         """Raises TypeError or ValueError where tensors are no inputs of the program, as exported functions do."""
+        import torch
+
         program = self.program
         if len(tensors) != len(program.inputs):
             raise TypeError(f"{program.name} takes {len(program.inputs)} tensors, and {len(tensors)} are given")
         ranges = {r.dim: range(r.least, r.most + 1) for r in program.dynamic}
         sizes = {d: range(n, n + 1) for d, n in program.dims} | ranges
         for t, x in zip(program.inputs, tensors, strict=True):
+            if not isinstance(x, torch.Tensor):
+                raise TypeError(f"{t.name} should be a tensor, not {type(x).__name__}")
             if str(x.dtype) != f"torch.{t.dtype}":
                 raise TypeError(f"{t.name} should have the dtype torch.{t.dtype}, not {x.dtype}")
             if len(x.shape) != len(t.dims) or any(n not in sizes[d] for d, n in zip(t.dims, x.shape, strict=True)):
@@ -178,41 +183,50 @@ class Standing:
     programs: tuple[Program, ...]
 
 
-def asked_for(target: str, budget: object) -> tuple[Target, bool]:
-    """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
-    from mirage_cli.target.gpus import chosen_target
+def is_budget(given: object) -> bool:
+    """Whether this is a number of seconds, whatever a caller has given."""
+    return isinstance(given, int | float) and given >= 0
 
-    if not isinstance(budget, int | float) or not budget >= 0:
-        raise BudgetError(budget)
-    return chosen_target(target)
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What callers may set. target: as of `mirage search`. budget: seconds for all programs together. workers: by
+    default the cores. db: the database's path."""
+
+    target: str = "auto"
+    budget: float = 60.0
+    seed: int = 0
+    workers: int | None = None
+    db: str | Path | None = None
+
+    def gpu(self) -> tuple[Target, bool]:
+        """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
+        from mirage_cli.target.gpus import chosen_target
+
+        if not is_budget(self.budget):
+            raise BudgetError(self.budget)
+        return chosen_target(self.target)
 
 
 class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
     BudgetError.
 
-    target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
-    kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the name of each
-    program whose tuning begins.
+    in_model: whether kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the
+    name of each program whose tuning begins.
     """
 
     def __init__(
-        self,
-        target: str = "auto",
-        *,
-        budget: float = 60.0,
-        seed: int = 0,
-        workers: int | None = None,
-        db: str | Path | None = None,
-        in_model: bool = False,
-        on_tuning: Callable[[str], None] = lambda _: None,
+        self, settings: Settings, *, in_model: bool = False, on_tuning: Callable[[str], None] = lambda _: None
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
 
-        self.target, self.measures = asked_for(target, budget)
-        self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
-        self.path = Path(db) if db else default_path()
+        s = settings
+        self.target, self.measures = s.gpu()
+        workers = s.workers or len(os.sched_getaffinity(0))
+        self.options = Options(workers, budget_s=s.budget, seed=s.seed, in_model=in_model)
+        self.path = Path(s.db) if s.db else default_path()
         self.stack = ExitStack()
         self.on_tuning = on_tuning
 
@@ -327,7 +341,7 @@ class Graph(spec_graph.Graph):
         db: str | Path | None = None,
     ) -> Kernel:
         """The best kernel for a GPU. budget: seconds of search and tuning. Raises SpecError, NoKernelError."""
-        with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
+        with Kernels(Settings(target, budget, seed, workers, db)) as kernels:
             (found,) = kernels.of([self])
         if isinstance(found, NoKernelError):
             raise found

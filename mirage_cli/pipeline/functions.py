@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload  # Any: tensors, and what functions of them return
 
 import torch
 
 from mirage_cli.errors import NoKernelError, TraceError
-from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.model import Function, Replaced, autocast
 from mirage_cli.pipeline.regions import exported, whole
 
@@ -27,23 +27,15 @@ Sizes = tuple[object, ...]
 """Shapes, types and devices, and the types that autocast computes in."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """tune: seconds of search and tuning at the first call with tensors of new shapes; 0: stored kernels alone."""
-
-    tune: float = 0.0
-    target: str = "auto"
-    seed: int = 0
-    workers: int | None = None
-    db: str | Path | None = None
-
-
 class KernelFunction:
-    """A function of tensors that knows kernels for the shapes that it was called with."""
+    """A function of tensors that knows kernels for the shapes that it was called with.
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    settings: of the search at the first call with tensors of new shapes; stored kernels alone where its budget is 0.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.options = function, options
+        self.function, self.settings = function, settings
         self.known: dict[Sizes, Callable[..., Any]] = {}
 
     def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:
@@ -57,12 +49,12 @@ class KernelFunction:
             raise TraceError(self.name, f"give {', '.join(named)} by position, as all arguments of a kernel")
         sizes = self.sizes(tensors)
         if sizes not in self.known:
-            self.find(tensors, self.options.tune)
+            self.find(tensors, self.settings)
         return self.known[sizes](*tensors)
 
     def search(self, *tensors: torch.Tensor, budget: float = 60.0) -> Kernel:
         """The best kernel for tensors of these shapes, for calls from then on. Raises TraceError, NoKernelError."""
-        found = self.find(tensors, budget)
+        found = self.find(tensors, replace(self.settings, budget=budget))
         if isinstance(found, NoKernelError):
             raise found
         return found
@@ -77,15 +69,15 @@ class KernelFunction:
     def name(self) -> str:
         return getattr(self.function, "__name__", "kernel")
 
-    def find(self, tensors: Sequence[torch.Tensor], budget_s: float) -> Kernel | NoKernelError:
-        sizes, name, o = self.sizes(tensors), self.name, self.options
+    def find(self, tensors: Sequence[torch.Tensor], settings: Settings) -> Kernel | NoKernelError:
+        sizes, name = self.sizes(tensors), self.name
         made = exported(Function(self.function), tuple(x.detach() for x in tensors))
         program = whole(made, name)
         region = program.region
         if name.isidentifier() and name.islower() and not name.startswith("_"):
             region.graph.name = name
-        with Kernels(o.target, budget=budget_s, seed=o.seed, workers=o.workers, db=o.db) as kernels:
-            (found,) = kernels.of([region.graph]) if budget_s else kernels.known([region.graph])
+        with Kernels(settings) as kernels:
+            (found,) = kernels.of([region.graph]) if settings.budget else kernels.known([region.graph])
         missing = isinstance(found, NoKernelError)
         if program.checks is not None and kernels.measures:
             program.checks.compile(dynamic=False)  # into one kernel
@@ -105,10 +97,21 @@ def kernel(
     workers: int | None = None,
     db: str | Path | None = None,
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """A decorator, with or without options: those of `Options`. Raises TypeError, TargetError, BudgetError."""
+def kernel(
+    function: Callable[..., Any] | None = None,
+    *,
+    tune: float = 0.0,
+    target: str = "auto",
+    seed: int = 0,
+    workers: int | None = None,
+    db: str | Path | None = None,
+) -> Any:
+    """A decorator, with or without options. Raises TypeError, TargetError, BudgetError.
+
+    tune: seconds of search and tuning at the first call with tensors of new shapes; 0: stored kernels alone.
+    """
     if not (function is None or callable(function)):
         raise TypeError(f"mirage_cli.kernel takes a function, not {function!r:.40}; options are named")
-    given = Options(**options)
-    asked_for(given.target, given.tune)
-    return (lambda f: KernelFunction(f, given)) if function is None else KernelFunction(function, given)
+    settings = Settings(target, tune, seed, workers, db)
+    settings.gpu()
+    return (lambda f: KernelFunction(f, settings)) if function is None else KernelFunction(function, settings)

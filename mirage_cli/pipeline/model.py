@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
-from mirage_cli.pipeline.callers import Kernel, Kernels, asked_for, runs_on
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inductors import Inductors
 from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
@@ -138,9 +138,12 @@ def optimize(
     `torch.export`; of a function, for its arguments in order. budget: seconds of search and tuning for all regions
     together; what the database answers takes none. target: as of `mirage search`. say: is told what was taken, what was
     not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
-    computes. Raises MirageError, and what `torch.export` raises.
+    computes. Raises MirageError, TypeError, and what `torch.export` raises.
     """
-    asked_for(target, budget)
+    settings = Settings(target, budget, seed, workers, db)
+    settings.gpu()
+    if not callable(function):
+        raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     module = as_module(function)
@@ -150,17 +153,10 @@ def optimize(
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
     in_model = sum(r.times for r in found.regions) > 1
-    tuning_s = budget * (1 - IN_MODEL) if in_model else budget
+    if in_model:
+        settings = replace(settings, budget=budget * (1 - IN_MODEL))
     with Inductors(found.model, found.regions) as inductors:
-        with Kernels(
-            target,
-            budget=tuning_s,
-            seed=seed,
-            workers=workers,
-            db=db,
-            in_model=in_model,
-            on_tuning=inductors.begin,
-        ) as kernels:
+        with Kernels(settings, in_model=in_model, on_tuning=inductors.begin) as kernels:
             made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
             measures = kernels.measures
         model, original = found.model, with_own_graph(found.model)

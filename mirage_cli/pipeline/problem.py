@@ -12,7 +12,7 @@ from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.search.cost import floor_us
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Problem, TensorSpec
-from mirage_cli.verify.numeric import blocks_of, independent_axis, longest_sum, where_outputs_lie
+from mirage_cli.verify.facts import blocks_of, independent_axis, longest_sum, where_outputs_lie
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.tune.measure import Standard, spread
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.ranks import File, Joined, Task, run
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.facts import longest_sum
 
 
 def measured_split(

@@ -24,7 +24,7 @@ from mirage_cli.tune.select import tune
 from mirage_cli.tune.task import Task
 from mirage_cli.tune.trials import Incumbent, Trial, Trials, Tuned
 from mirage_cli.tune.trials import key_of as key_of_trial
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.facts import longest_sum
 
 AHEAD = 8
 """First kernels of a program that are compiled while another is tuned."""

@@ -1,4 +1,4 @@
-"""From plans of kernels in order to the μGraph: buffers, stores of outputs, and the order of axes."""
+"""From kernels in order to the μGraph: buffers, stores of outputs, and the order of axes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def concatenated(
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The buffers of a μGraph. names: by the names that plans use: `@form` for the result of a class, which all plans
-    share, and a key of `scratch_key` for a plan's own scratch. taken: all names."""
+    """The buffers of a μGraph. names: by the names that steps use: `@form` for the result of a class, which all steps
+    share, and a key of `scratch_key` for a step's own scratch. taken: all names."""
 
     taken: set[str]
     names: dict[str, str]
@@ -66,22 +66,22 @@ class Buffers:
         self.tensors.append(Tensor(name, dims, dtype))
 
     def name_of(self, buffer: str, n: int) -> str:
-        """The μGraph's name of a buffer that plan n names: an input keeps its name."""
+        """The μGraph's name of a buffer that step n names: an input keeps its name."""
         return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
 
 
 def scratch_key(buffer: str, n: int) -> str:
-    """Two plans may name their scratch alike: plan n's is another buffer."""
+    """Two steps may name their scratch alike: step n's is another buffer."""
     return f"{buffer}#{n}"
 
 
 def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Costed, ...]:
-    """The plans, each with axes of chunks of its own: those that split the same axis may cut it in other numbers.
+    """The steps, each with axes of chunks of its own: those that split the same axis may cut it in other numbers.
     taken: names that no axis of chunks may have."""
     used, found = {*taken}, list[Costed]()
     for step in steps:
         names: dict[str, str] = {}
-        for chunk in (k.chunk for k in step.plan.kernels if k.split):
+        for chunk in (k.chunk for k in step.implementation.kernels if k.split):
             names[chunk] = fresh_name(chunk, used)
         used |= {*names.values()}
         found.append(_renamed(step, names) if any(old != new for old, new in names.items()) else step)
@@ -89,12 +89,12 @@ def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Co
 
 
 def _renamed(step: Costed, names: Mapping[str, str]) -> Costed:
-    """The plan with other names for axes of chunks."""
-    plan = step.plan
-    scratch = tuple(replace(t, dims=tuple(names.get(d, d) for d in t.dims)) for t in plan.scratch)
-    kernels = tuple(k.renamed(names) for k in plan.kernels)
+    """The step with other names for axes of chunks."""
+    x = step.implementation
+    scratch = tuple(replace(t, dims=tuple(names.get(d, d) for d in t.dims)) for t in x.scratch)
+    kernels = tuple(k.renamed(names) for k in x.kernels)
     schedules = tuple(s and replace(s, order=tuple(names.get(d, d) for d in s.order)) for s in step.schedules)
-    return replace(step, plan=replace(plan, kernels=kernels, scratch=scratch), schedules=schedules)
+    return replace(step, implementation=replace(x, kernels=kernels, scratch=scratch), schedules=schedules)
 
 
 class Assembly:
@@ -111,12 +111,12 @@ class Assembly:
         return made
 
     def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans, unless it would be less exact than the program."""
+        """The μGraph of these steps, unless it would be less exact than the program."""
         made = self.assemble(steps)
         return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order. None where a plan reads what only a later one writes, or an output
+        """The μGraph of these steps in order. None where a step reads what only a later one writes, or an output
         repeats itself along an axis that its kernel walks."""
         program = self.d.program
         steps = with_own_chunks(steps, {*self.sizes, *program.values()})
@@ -138,11 +138,13 @@ class Assembly:
         ).with_aligned_rows()
         schedule = Schedule({k.name: s for k, s in scheduled if s is not None})
         us = sum(step.us + (self.gap_us if n else 0.0) for n, step in enumerate(steps))
-        return Candidate(graph, schedule, us, tuple(s.plan.shape for s in steps))
+        return Candidate(graph, schedule, us, tuple(s.implementation.shape for s in steps))
 
     def kernels(self, steps: Sequence[Costed], buffers: Buffers) -> list[tuple[Kernel, KernelSchedule | None]]:
-        """The kernels of all plans in order, each with its schedule; a library call has none."""
-        planned = [(n, *x) for n, s in enumerate(steps) for x in zip(s.plan.kernels, s.schedules, strict=True)]
+        """The kernels of all steps in order, each with its schedule; a library call has none."""
+        planned = [
+            (n, *x) for n, s in enumerate(steps) for x in zip(s.implementation.kernels, s.schedules, strict=True)
+        ]
         found: list[tuple[Kernel, KernelSchedule | None]] = []
         for i, (n, kernel, schedule) in enumerate(planned):
             kernel = self.with_buffers(kernel, f"k{i}", buffers, n)
@@ -159,19 +161,19 @@ class Assembly:
         return True
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
-        """The buffers of these plans. A class that is an output is read from that output by later kernels, if it holds
-        the class exactly; any other class that is read has a buffer, and so has the scratch of each plan."""
+        """The buffers of these steps. A class that is an output is read from that output by later kernels, if it holds
+        the class exactly; any other class that is read has a buffer, and so has the scratch of each step."""
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
             if t is whole and t.dims == stored_axes(d, f) and self.holds(t, f):  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
-        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
+        read = {f for s in steps for f in s.implementation.leaves if not d.is_input(f)}
         for n, step in enumerate(steps):
-            for f in step.plan.targets:
+            for f in step.implementation.targets:
                 if "@" + f.key not in found.names and (f in read or f not in d.outputs):
                     found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.storage.dtype_of(f))
-            for t in step.plan.scratch:
+            for t in step.implementation.scratch:
                 found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
         return found
 
@@ -186,7 +188,7 @@ class Assembly:
         return t.dtype in (rounded, "float32") if rounded else t.dtype not in FLOAT8
 
     def with_buffers(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
-        """A kernel of plan n with the μGraph's names of buffers. A class that is an output is stored in all outputs
+        """A kernel of step n with the μGraph's names of buffers. A class that is an output is stored in all outputs
         that are this class, and in its buffer."""
         outputs = {t.name for t in self.d.program.results}
         loads = tuple(replace(x, buffer=buffers.name_of(x.buffer, n)) for x in kernel.loads)

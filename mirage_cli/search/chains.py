@@ -18,7 +18,7 @@ class Reading:
     """Expansions of the same targets that read the same. They are priced when there may be time for them.
 
     needs: what other kernels have to make, in the order of keys: what is asked first does not depend on the run. same:
-    with the microseconds of their work, the least first. least_us: no kernel of theirs takes less. plans: the cheapest
+    with the microseconds of their work, the least first. least_us: no kernel of theirs takes less. costed: the cheapest
     first; None before they are priced.
     """
 
@@ -26,14 +26,14 @@ class Reading:
     needs: tuple[Form, ...]
     same: list[tuple[float, Expansion]]
     least_us: float
-    plans: list[Costed] | None = None
+    costed: list[Costed] | None = None
 
     @property
     def us(self) -> float:
         """A lower bound of the cheapest's time, which it is once they are priced."""
-        if self.plans is None:
+        if self.costed is None:
             return self.least_us
-        return self.plans[0].us if self.plans else math.inf
+        return self.costed[0].us if self.costed else math.inf
 
 
 class Priced(Protocol):
@@ -41,7 +41,7 @@ class Priced(Protocol):
 
     def readings(self, targets: tuple[Form, ...]) -> list[Reading]: ...
 
-    def plans_in(self, r: Reading) -> list[Costed]: ...
+    def costed(self, r: Reading) -> list[Costed]: ...
 
 
 class Chains:
@@ -139,7 +139,7 @@ class Chains:
                 break
             before = max(before, self.gap_us + self.chain_us(g, kernels - 1, enough - r.us - self.gap_us))
         if r.us + before <= enough:
-            self.priced.plans_in(r)
+            self.priced.costed(r)
         return r.us + before
 
     def cheapest_us(self, f: Form) -> float:
@@ -149,7 +149,7 @@ class Chains:
             for r in sorted(self.priced.readings((f,)), key=lambda r: r.us):
                 if r.us >= least:
                     break
-                self.priced.plans_in(r)
+                self.priced.costed(r)
                 least = min(least, r.us)
             self.cheapest[f] = least
         return self.cheapest[f]

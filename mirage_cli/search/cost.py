@@ -34,8 +34,8 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.traffic import Lines, Part, bytes_once, of_parts, part_of, whole_rows
-from mirage_cli.search.work import Model, Work
+from mirage_cli.search.traffic import BufferPart, Lines, bytes_once, of_parts, part_of, whole_rows
+from mirage_cli.search.work import Elementwise, Loaded, Model, Work
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
@@ -214,7 +214,7 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     `occupancy.copies`.
     """
     c = x.target.costs
-    each = (_operations(x, s, *e) for s in segments for e in s.work.elementwise)
+    each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
     operations = sum(each, x.zero) + x.term("narrow", c.narrow * _narrow_loads(x, segments), 0.0)
     operations = operations + x.term("shuffles", c.shuffle * _shuffles(x, segments), 0.0)
     us = operations / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
@@ -233,32 +233,20 @@ def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
 
 def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
     """Loads of products' loops that are less than the widest."""
-    return sum(
-        (
-            s.runs
-            * n
-            * np.where((at_once := one_load_bytes(x, lines)) < WIDEST_BYTES, x.elements[axes] * size / at_once, 0.0)
-            for s in segments
-            if s.work.dots and s.work.loop
-            for axes, size, _, lines, n in s.work.blocks
-        ),
-        x.zero,
-    )
+    total = x.zero
+    for s in (s for s in segments if s.work.dots and s.work.loop):
+        for b in s.work.blocks:
+            at_once = one_load_bytes(x, b.lines)
+            loads = np.where(at_once < WIDEST_BYTES, x.elements[b.axes] * b.element_bytes / at_once, 0.0)
+            total = total + s.runs * b.alike * loads
+    return total
 
 
-def _operations(
-    x: Launch,
-    s: Segment,
-    axes: tuple[str, ...],
-    operations: float,
-    conversions: int,
-    rows: tuple[str, ...],
-    beside: tuple[str, ...],
-) -> Array:
-    computed = s.runs * (x.elements[axes] * (operations + x.target.costs.conversion * conversions))
-    computed = computed * x.term("slices", x.zero + copies(x, axes, beside), 1.0)
-    if rows:
-        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / x.elements[rows]), 1.0)
+def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
+    computed = s.runs * (x.elements[e.axes] * (e.operations + x.target.costs.conversion * e.reads))
+    computed = computed * x.term("slices", x.zero + copies(x, e.axes, e.beside), 1.0)
+    if e.rows:
+        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / x.elements[e.rows]), 1.0)
     return computed
 
 
@@ -485,10 +473,10 @@ def _ahead_bytes(x: Launch, segments: Sequence[Segment]) -> Array:
 def _least_shared(x: Launch, w: Work) -> Array:
     """Bytes that an iteration loads of what the fewest program instances read alike."""
     along = {d: x.tiles[d] for d in x.m.grid} | ({x.m.split: x.batch.split} if x.m.split else {})
-    readers = [reduce(np.multiply, (n for d, n in along.items() if d not in a), np.array(1.0)) for a, *_ in w.loads]
+    readers = [reduce(np.multiply, (n for d, n in along.items() if d not in y.axes), np.array(1.0)) for y in w.loads]
     least = reduce(np.minimum, readers, np.array(np.inf))
     own = zip(w.loads, readers, strict=True)
-    return sum((np.where(n == least, x.elements[axes] * size, 0.0) for (axes, size, *_), n in own), np.array(0.0))
+    return sum((np.where(n == least, x.elements[y.axes] * y.element_bytes, 0.0) for y, n in own), np.array(0.0))
 
 
 def _comes_late(x: Launch, w: Work) -> Array:
@@ -496,14 +484,14 @@ def _comes_late(x: Launch, w: Work) -> Array:
     takes, or less that lies side by side. A block with fewer elements than threads is laid out as a larger one with its
     axes, if there is one."""
     threads = 32 * x.batch.warps
-    axes = [a for a, *_ in w.blocks if a]
-    narrow = [lines is None or lines.element < COPY_BYTES for a, _, _, lines, _ in w.blocks if a]
-    sizes = [x.elements[a] * size for a, size, *_ in w.blocks if a]
+    blocks = [b for b in w.blocks if b.axes]
+    narrow = [b.lines is None or b.lines.element < COPY_BYTES for b in blocks]
+    sizes = [x.elements[b.axes] * b.element_bytes for b in blocks]
     small = [(size < COPY_BYTES * threads) & few for size, few in zip(sizes, narrow, strict=True)]
-    late = np.any([one_load_bytes(x, lines) < COPY_BYTES for a, _, _, lines, _ in w.blocks if a], axis=0)
-    for i, a in enumerate(axes):
-        larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
-        late |= small[i] & ((x.elements[a] >= threads) | ~reduce(np.logical_or, larger, late & False))
+    late = np.any([one_load_bytes(x, b.lines) < COPY_BYTES for b in blocks], axis=0)
+    for i, b in enumerate(blocks):
+        larger = [~small[j] for j, other in enumerate(blocks) if {*b.axes} < {*other.axes}]
+        late |= small[i] & ((x.elements[b.axes] >= threads) | ~reduce(np.logical_or, larger, late & False))
     return late.astype(np.float64)
 
 
@@ -524,50 +512,54 @@ def _warps_along(p: Multiplied, warps: Array) -> tuple[Array, Array]:
 
 
 def _turned_rows(p: Multiplied, warps: Array) -> Array:
-    """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here."""
-    left, right = p.product.computed
+    """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here.
+    What is made of pairs of bytes stays where it is, if no warpgroup multiplies it."""
+    stays = ((both, ~p.grouped) for both in p.product.paired)
+    left, right = (c & ~(both & alone) for c, (both, alone) in zip(p.product.computed, stays, strict=True))
     second = np.where(p.left_first, p.right * right, p.left * left)
     return np.where(in_warpgroups(warps, p.depth), second, 0.0)
 
 
 def read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each element read once, but for what no loop visits."""
-    read: dict[Part, Array] = {}
+    read: dict[BufferPart, Array] = {}
     accesses: dict[tuple[str, Access], None] = {}
     element_bytes = dict(x.m.element_bytes)
     for w in x.m.segments:
-        for axes, size, part, access in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, part, access)
-            read[part] = np.maximum(read.get(part, x.zero), whole * _part_read(x, w, axes))
-            accesses[part.buffer, access] = None
-            for table in lookups_of(access):
+        for y in w.loads:
+            whole = prod(x.sizes[a] for a in y.axes) * _bytes_once(x, y)
+            read[y.part] = np.maximum(read.get(y.part, x.zero), whole * _part_read(x, w, y.axes))
+            accesses[y.part.buffer, y.access] = None
+            for table in lookups_of(y.access):
                 own = part_of(table.table, table.access)
                 of_table = prod(x.sizes[a] for a in dims_of(table.access)) * element_bytes[own.buffer]
-                read[own] = np.maximum(read.get(own, x.zero), of_table * _part_read(x, w, axes))
+                read[own] = np.maximum(read.get(own, x.zero), of_table * _part_read(x, w, y.axes))
                 accesses[own.buffer, table.access] = None
     return x.zero + of_parts(read, accesses, element_bytes, x.sizes)
 
 
-def _bytes_once(x: Launch, size: float, part: Part, access: Access) -> float:
-    """Of each position of a load, in the mean: `bytes_once`. size: bytes of an element."""
-    return bytes_once(access, size, dict(x.m.element_bytes)[part.buffer], x.sizes, x.target.l2_bytes)
+def _bytes_once(x: Launch, y: Loaded) -> float:
+    """Of each position of a load, in the mean: `bytes_once`."""
+    return bytes_once(y.access, y.element_bytes, dict(x.m.element_bytes)[y.part.buffer], x.sizes, x.target.l2_bytes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     """Σ over what a loop reads that one before it has read: bytes · (1 - the L2 / what the instances at work read in a
     loop before it is read again)"""
     at_work = x.programs / o.waves
-    lost: dict[Part, Array] = {}
+    lost: dict[BufferPart, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        once = {name: _bytes_once(x, size, name, access) for _, size, name, access in w.loads}
-        whole = {name: prod(x.sizes[a] for a in axes) * once[name] for axes, _, name, _ in w.loads}
-        again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
+        once = {y.part: _bytes_once(x, y) for y in w.loads}
+        whole = {y.part: prod(x.sizes[a] for a in y.axes) * once[y.part] for y in w.loads}
+        again = sum((whole[part] * lost[part] for part in whole if part in lost), again)
         own = {
-            name: reduce(np.multiply, (x.tiles[a] for a in axes if a not in x.m.grid), x.elements[axes] * once[name])
-            for axes, _, name, _ in w.loads
+            y.part: reduce(
+                np.multiply, (x.tiles[a] for a in y.axes if a not in x.m.grid), x.elements[y.axes] * once[y.part]
+            )
+            for y in w.loads
         }
-        read = sum((np.minimum(whole[name], at_work * own[name]) for name in whole), x.zero)
+        read = sum((np.minimum(whole[part], at_work * own[part]) for part in whole), x.zero)
         lost |= dict.fromkeys(whole, 1.0 - np.minimum(1.0, x.target.l2_bytes / np.maximum(read, 1.0)))
     return again
 

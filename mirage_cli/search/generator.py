@@ -1,7 +1,7 @@
 """The generator: kernel graphs from the decomposition graph, exhaustive within bounds, cheapest first.
 
 A state is the set of classes that must be in device memory. A step takes the class of highest rank, alone or with
-others, and computes it by one plan (one kernel, or two where a split is merged) from other classes, which then must
+others, and computes it (by one kernel, or two where a split is merged) from other classes, which then must
 be in memory in turn. The best continuations of a state do not depend on how it was reached, so they are memoised.
 """
 
@@ -28,7 +28,7 @@ from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
-from mirage_cli.search.roles import Costed, Plan, Roles, plans
+from mirage_cli.search.roles import Costed, Implementation, Roles, implementations
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target.gpus import Target
@@ -56,7 +56,7 @@ class SearchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LastKernel:
     """What a last kernel may be: where it stands among all, what has to be in memory before it, and the least number of
     kernels for that."""
 
@@ -119,7 +119,7 @@ def _explore(
     run: _Search, written: greedy.Kernels, end: Callable[[], bool], deadline: Callable[[], bool]
 ) -> tuple[list[tuple[Costed, ...]], str]:
     """The kernels of each plan, and why the search stopped: of those within the bounds until the deadline, and of those
-    that need no search until the end."""
+    that need no search, or go on from the best that it found, until the end."""
     unsearched = [written]
     stopped = "exhausted"
     try:
@@ -128,13 +128,16 @@ def _explore(
         if run.assembly.exact_candidate(tuple(fused.values())):
             unsearched = [fused]
         run.deadline = deadline
-        unsearched.append(greedy.stored(run, fused))
+        unsearched.append(greedy.improved(run, fused))
         for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, budget)
     except greedy.OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
+    if run.found and stopped != "interrupted":
+        run.deadline = end
+        unsearched.append(greedy.improved(run, {c.implementation.targets: c for c in run.found[0][1]}))
     return [*(steps for _, steps in run.found), *(tuple(k.values()) for k in unsearched)], stopped
 
 
@@ -167,9 +170,11 @@ Way = tuple[float, tuple[Costed, ...]]
 
 def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
     """These ways with one more kernel, which takes so long, where none of them makes what it makes."""
-    targets = set(c.plan.targets)
+    targets = set(c.implementation.targets)
     return [
-        (us + before, (*steps, c)) for before, steps in ways if all(targets.isdisjoint(s.plan.targets) for s in steps)
+        (us + before, (*steps, c))
+        for before, steps in ways
+        if all(targets.isdisjoint(s.implementation.targets) for s in steps)
     ]
 
 
@@ -193,8 +198,9 @@ class _Search:
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
         self.found: list[Way] = []  # kernel graphs so far
         self.ceiling = math.inf
+        self.made: greedy.Made = {}
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
-        self.steps: dict[frozenset[Form], list[Step]] = {}
+        self.last: dict[frozenset[Form], list[LastKernel]] = {}
         self.enumerated = 0
 
     def literal(self) -> _Search:
@@ -209,21 +215,21 @@ class _Search:
 
     # -- kernels
 
-    def price(self, plan: Plan) -> Costed | None:
-        """The plan at its best coarse tiles, or None where no tiles fit."""
-        if plan.kernels[0].kind == "library":
-            dtypes = {self.storage.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
-            if dtypes != {self.d.program.dtype} or plan.targets[0] in self.no_library:
+    def price(self, x: Implementation) -> Costed | None:
+        """At its best coarse tiles, or None where no tiles fit."""
+        if x.kernels[0].kind == "library":
+            dtypes = {self.storage.dtype_of(f) for f in (*x.targets, *x.leaves)}
+            if dtypes != {self.d.program.dtype} or x.targets[0] in self.no_library:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
             return Costed(
-                plan, (None,), cost.library_us(plan.kernels[0], self.d.program.inputs, self.sizes, element, self.target)
+                x, (None,), cost.library_us(x.kernels[0], self.d.program.inputs, self.sizes, element, self.target)
             )
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
         total = 0.0
-        element_bytes = self.storage.element_bytes(plan)
-        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.storage.exact_values(plan), strict=True)):
+        element_bytes = self.storage.element_bytes(x)
+        for i, (kernel, exact) in enumerate(zip(x.kernels, self.storage.exact_values(x), strict=True)):
             kernel = self.storage.with_all_stores(kernel, element_bytes)
             alike = nameless(kernel, element_bytes, exact, self.inputs), frozenset(sizes.items())
             try:
@@ -237,7 +243,7 @@ class _Search:
             schedules.append(best[1])
             if kernel.split is not None:
                 sizes[kernel.chunk] = best[1].split
-        return Costed(plan, tuple(schedules), total)
+        return Costed(x, tuple(schedules), total)
 
     def readings(self, targets: tuple[Form, ...]) -> list[Reading]:
         """What kernels for these classes may read, the least traffic first.
@@ -267,18 +273,18 @@ class _Search:
             self.read[targets] = found
         return self.read[targets]
 
-    def plans_in(self, r: Reading) -> list[Costed]:
-        """Its plans, cheapest first."""
-        if r.plans is None:
-            r.plans = sorted(self.least_work(r.same), key=lambda c: c.us)
-        return r.plans
+    def costed(self, r: Reading) -> list[Costed]:
+        """What implements it, cheapest first."""
+        if r.costed is None:
+            r.costed = sorted(self.least_work(r.same), key=lambda c: c.us)
+        return r.costed
 
     def least_traffic(self, targets: tuple[Form, ...], same: list[tuple[float, Expansion]]) -> tuple[float, float]:
         """Microseconds of the traffic that these expansions with the same leaves have, and of the least work."""
         return self.storage.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
 
     def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
-        """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""
+        """What implements expansions with the same leaves, least work first: a few for each choice of roles."""
         limit = self.space.bounds.alternatives
         made: Counter[Roles] = Counter()
         found: list[Costed] = []
@@ -295,8 +301,8 @@ class _Search:
             if self.prune and self.least.kernel_us([(0.0, e)]) > self.time_for(e.targets):
                 self.space.cuts["more arithmetic than there is time for"] += 1
                 continue
-            for c in self.plans_of(e, enough):
-                made[c.plan.roles] += 1
+            for c in self.implemented(e, enough):
+                made[c.implementation.roles] += 1
                 found.append(c)
         return found
 
@@ -307,16 +313,16 @@ class _Search:
         last = self.read.get(outputs) if len(outputs) == 1 and outputs != targets else None
         return self.ceiling - (min(r.us for r in last) + self.gap_us if last else 0.0)
 
-    def plans_of(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
-        """The plans of an expansion that fit. enough: whether there are enough with these roles."""
+    def implemented(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
+        """What implements an expansion, and fits. enough: whether there are enough with these roles."""
         found: list[Costed] = []
         self.ask()
-        for plan in plans(self.space, e, self.sizes, enough):
+        for made in implementations(self.space, e, self.sizes, enough):
             self.ask()
             self.enumerated += 1
-            if isinstance(plan, InexpressibleError):
-                self.space.cuts[plan.reason] += 1
-            elif costed := self.price(plan):
+            if isinstance(made, InexpressibleError):
+                self.space.cuts[made.reason] += 1
+            elif costed := self.price(made):
                 found.append(costed)
             else:
                 self.space.cuts["blocks too large"] += 1
@@ -345,14 +351,14 @@ class _Search:
             return budget
 
         for c, rest in self.continuations(required, kernels, most_us):
-            left = kernels - len(c.plan.kernels)
+            left = kernels - len(c.implementation.kernels)
             if left < 0:
                 self.space.cuts["kernels per graph"] += 1
                 continue
             here = c.us + (self.gap_us if rest else 0.0)
             if not self.reachable(rest, left, budget - here):
                 continue
-            tried.add(c.plan.leaves)
+            tried.add(c.implementation.leaves)
             if self.prune and len(tried) > self.space.bounds.continuations:
                 self.space.cuts["continuations of one state"] += 1
                 break
@@ -392,8 +398,10 @@ class _Search:
     ) -> Iterator[tuple[Costed, frozenset[Form]]]:
         """What the last kernels may be, each with what has to be in memory before it: those that finish the job first,
         since they give the bound, then by cost."""
-        heap: list[tuple[bool, float, bool, tuple[int, ...], Step, Costed | None]] = [
-            (bool(s.rest), s.reading.us, False, s.at, s, None) for s in self.last_steps(required) if s.kernels < kernels
+        heap: list[tuple[bool, float, bool, tuple[int, ...], LastKernel, Costed | None]] = [
+            (bool(s.rest), s.reading.us, False, s.at, s, None)
+            for s in self.last_kernels(required)
+            if s.kernels < kernels
         ]
         heapify(heap)
         while heap:
@@ -405,24 +413,24 @@ class _Search:
             gap_us = self.gap_us if rest else 0.0
             if not self.reachable(rest, kernels - 1, budget() - us - gap_us):
                 continue
-            for n, c in enumerate(self.plans_in(r)):
+            for n, c in enumerate(self.costed(r)):
                 if c.us + gap_us > budget():  # as those behind it do
                     self.space.cuts["cost above the best times the slack"] += 1
                     break
                 heappush(heap, (unfinished, c.us, True, (*at, n), step, c))
 
-    def last_steps(self, required: frozenset[Form]) -> list[Step]:
+    def last_kernels(self, required: frozenset[Form]) -> list[LastKernel]:
         """Of every kernel that may be the last, in the order of groups."""
-        if required not in self.steps:
-            found: list[Step] = []
+        if required not in self.last:
+            found: list[LastKernel] = []
             for i, targets in enumerate(self.groups(required)):
                 own, others = set(targets), required.difference(targets)
                 for j, r in enumerate(self.readings(targets)):
                     if own.isdisjoint(r.needs):  # or it needs its own result
                         rest = others.union(r.needs)
-                        found.append(Step((i, j), r, rest, self.chains.least_kernels(rest)))
-            self.steps[required] = found
-        return self.steps[required]
+                        found.append(LastKernel((i, j), r, rest, self.chains.least_kernels(rest)))
+            self.last[required] = found
+        return self.last[required]
 
     def reachable(self, rest: frozenset[Form], kernels: int, remaining_us: float) -> bool:
         """Whether so many kernels may make this in the time that remains."""
@@ -441,7 +449,7 @@ class _Search:
         made: Counter[tuple[object, ...]] = Counter()
         kept: list[Way] = []
         for p in sorted(found, key=lambda p: p[0]):
-            shape = tuple(c.plan.shape for c in p[1])
+            shape = tuple(c.implementation.shape for c in p[1])
             made[shape] += 1
             if made[shape] <= self.space.bounds.algebras:
                 kept.append(p)

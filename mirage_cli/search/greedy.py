@@ -2,7 +2,7 @@
 kernels reduce then stored where that does.
 
 The exhaustive search starts from them. They bound what is worth looking at, and they are what there is of a program so
-long that time ends the search.
+long that time ends the search. What it finds is improved by the same steps.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ MAX_TOGETHER = 8
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
 
+Made = dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None]
+"""The cheapest kernel by the classes that it puts into memory and those that it reads; None where there is none."""
+
 
 class OutOfTimeError(Exception):
     """The budget is spent, or the user interrupted."""
 
 
 class Planner(Protocol):
-    """What knows the plans of one kernel. Its calls raise OutOfTimeError."""
+    """What implements one kernel. Its calls raise OutOfTimeError."""
 
     d: Decomposition
     space: Space
     gap_us: float
+    made: Made
 
-    def plans_of(self, e: Expansion) -> list[Costed]: ...
+    def implemented(self, e: Expansion) -> list[Costed]: ...
 
 
 def as_written(planner: Planner) -> Kernels:
@@ -60,11 +64,11 @@ def as_written(planner: Planner) -> Kernels:
         for leaf in e.leaves:
             if leaf is not f:
                 make(leaf, later)
-        found = planner.plans_of(e)
+        found = planner.implemented(e)
         if not found:
             raise InexpressibleError("an operator of the program fits no kernel")
-        library = [c for c in found if c.plan.kernels[0].kind == "library"]
-        kernels[f,] = min(library or found, key=lambda c: (len(c.plan.kernels), c.us))
+        library = [c for c in found if c.implementation.kernels[0].kind == "library"]
+        kernels[f,] = min(library or found, key=lambda c: (len(c.implementation.kernels), c.us))
 
     for f in d.outputs:
         make(f)
@@ -79,20 +83,28 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
     memory = frozenset(f for targets in kernels for f in targets)
     with suppress(OutOfTimeError):
         for targets, own in written.items():
-            other = kernel(targets, memory) if own.plan.kernels[0].kind == "library" else None
-            if other is not None and other.us < own.us and {*other.plan.leaves} <= {*own.plan.leaves}:
+            other = kernel(targets, memory) if own.implementation.kernels[0].kind == "library" else None
+            if (
+                other is not None
+                and other.us < own.us
+                and {*other.implementation.leaves} <= {*own.implementation.leaves}
+            ):
                 kernels[targets] = other
         _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
 
-def stored(planner: Planner, fused: Kernels) -> Kernels:
-    """From a plan whose operators are fused: what a kernel reduces is put into memory first, by a kernel of its own,
-    where that is predicted to be faster, and so on, as far as time allows. In order. What is fused one by one may have
-    passed by such a plan: the sums along one axis of a window that is summed along two."""
-    kernels, kernel = dict(fused), _maker(planner)
+def improved(planner: Planner, kernels: Kernels) -> Kernels:
+    """From any plan: its kernels are fused where that is predicted to be faster, and what a kernel reduces is put into
+    memory first, by a kernel of its own, where that is, and so on, as far as time allows. In order.
+
+    What is fused one by one may have passed by the second: the sums along one axis of a window that is summed along
+    two. What is searched within bounds may have passed by both.
+    """
+    kernels, kernel = dict(kernels), _maker(planner)
     gap_us = planner.gap_us
     with suppress(OutOfTimeError):
+        _fuse(kernels, planner, kernel)
         while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
             kernels, _with_one_in_place(kernels, planner, kernel), gap_us
         ):
@@ -101,17 +113,15 @@ def stored(planner: Planner, fused: Kernels) -> Kernels:
 
 
 def _maker(planner: Planner) -> Make:
-    known: dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None] = {}
-
     def kernel(targets: tuple[Form, ...], memory: frozenset[Form]) -> Costed | None:
         try:
             e = folded(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
         except InexpressibleError:
             return None
         key = targets, e.leaves
-        if key not in known:
-            known[key] = min(planner.plans_of(e), key=lambda c: c.us, default=None)
-        return known[key]
+        if key not in planner.made:
+            planner.made[key] = min(planner.implemented(e), key=lambda c: c.us, default=None)
+        return planner.made[key]
 
     return kernel
 
@@ -150,7 +160,7 @@ def _changed(kernels: Kernels, changes: Iterable[Change], gap_us: float) -> bool
 def _in_order(kernels: Kernels) -> Kernels:
     in_order = ordered(kernels.values())
     assert in_order is not None, "every step keeps an order"
-    return {c.plan.targets: c for c in in_order}
+    return {c.implementation.targets: c for c in in_order}
 
 
 Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
@@ -158,13 +168,13 @@ Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
 
 
 def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
-    """Without an intermediate."""
+    """Without an intermediate, which its readers compute anew; of kernels that were made one, there may be none."""
     memory = frozenset(f for targets in kernels for f in targets)
-    for targets in kernels:
-        f, *others = targets
-        if not others and f not in outputs:
-            readers = [t for t, c in kernels.items() if f in c.plan.leaves and t != targets]
-            yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in readers})
+    for targets, f in ((t, f) for t in kernels for f in t if f not in outputs):
+        readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
+        others = tuple(x for x in targets if x is not f)
+        come = [*readers, others] if others else readers
+        yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
 
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
@@ -173,7 +183,7 @@ def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) ->
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
         same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
-        near = {*first.plan.leaves, *a} & {*second.plan.leaves, *b}
+        near = {*first.implementation.leaves, *a} & {*second.implementation.leaves, *b}
         if same + written + bool(near) >= 2 and len(a) + len(b) <= MAX_TOGETHER:
             yield Change((a, b), {(*a, *b): kernel((*a, *b), memory)})
 
@@ -186,7 +196,7 @@ def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterat
     for f in dict.fromkeys(f for some in inside.values() for f in some):
         readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
         yield Change((*readers,), {(f,): kernel((f,), memory), **readers})
-        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.plan.leaves}
+        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.implementation.leaves}
         for t in kernels:
             own = tuple(x for x in t if x in planner.d.outputs or x in read)
             if own and t not in readers and f.dims < own[0].dims and len(own) < MAX_TOGETHER:
@@ -201,7 +211,7 @@ def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iter
     for targets in kernels:
         f, *others = targets
         if not others and f not in planner.d.outputs:
-            readers = [t for t, c in kernels.items() if f in c.plan.leaves]
+            readers = [t for t, c in kernels.items() if f in c.implementation.leaves]
             for g in _reduced(planner, targets, memory):
                 come = {t: kernel(t, memory - {f} | {g}) for t in readers}
                 yield Change((targets, *readers), {(g,): kernel((g,), memory - {f}), **come})
@@ -219,14 +229,14 @@ def _reduced(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form
 def ordered(kernels: Iterable[Costed]) -> list[Costed] | None:
     """Every kernel after those whose results it reads; None where they wait for each other."""
     left = list(kernels)
-    missing = {f for c in left for f in c.plan.targets}
+    missing = {f for c in left for f in c.implementation.targets}
     found: list[Costed] = []
     while left:
-        ready = [c for c in left if not (missing - set(c.plan.targets)) & set(c.plan.leaves)]
+        ready = [c for c in left if not (missing - set(c.implementation.targets)) & set(c.implementation.leaves)]
         if not ready:
             return None
         found += ready
-        missing -= {f for c in ready for f in c.plan.targets}
+        missing -= {f for c in ready for f in c.implementation.targets}
         left = [c for c in left if c not in ready]
     return found
 

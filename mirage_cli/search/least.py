@@ -1,4 +1,4 @@
-"""The least time of one kernel, before its axes have roles: no plan of the same expansion takes less."""
+"""The least time of one kernel, before its axes have roles: no implementation of an expansion takes less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.search.expand import Expansion, Space, Written
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.storage import Storage
-from mirage_cli.search.traffic import Part, bytes_of, bytes_once, of_parts, part_of
+from mirage_cli.search.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
 
 
 class LeastWork:
@@ -78,7 +78,7 @@ class LeastWork:
         return self.of_loads[read]
 
     def _read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
-        parts: dict[Part, float] = {}
+        parts: dict[BufferPart, float] = {}
         element_bytes: dict[str, int] = {}
         accesses: list[tuple[str, Access]] = []
         for f, access in read:

@@ -20,7 +20,7 @@ WORD_BYTES = 4
 """Of a register."""
 
 
-class Value(NamedTuple):
+class LiveValue(NamedTuple):
     """A value that is held. words: registers of an element, of which one holds two where products alone take them.
     beside: the axes without its own of what it is computed from or with: threads that share them each hold a copy (a
     slice of a layout, in Triton)."""
@@ -30,7 +30,7 @@ class Value(NamedTuple):
     beside: tuple[str, ...]
 
 
-Moment = tuple[tuple[Value, int], ...]
+Moment = tuple[tuple[LiveValue, int], ...]
 """The values that are held at a time, and how many there are alike."""
 
 
@@ -65,7 +65,7 @@ def held_at_once(
     products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
-    numbers: dict[Value, int] = {}
+    numbers: dict[LiveValue, int] = {}
     moments: dict[tuple[tuple[int, int], ...], None] = {}
     in_front: list[tuple[Operand, ...]] = []
     later = [_used(s) for s in placement.segments]
@@ -78,13 +78,13 @@ def held_at_once(
         spaces = spaces_of_sums(kernel, segment)
         own = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
         values = {
-            v: numbers.setdefault(Value(axes, words[v], axes_beside(axes, spaces)), len(numbers))
+            v: numbers.setdefault(LiveValue(axes, words[v], axes_beside(axes, spaces)), len(numbers))
             for v in (through | own | {s.out for s in segment.steps}) - operands - {*added}
             if (axes := kernel.value_dims[v])
         }
         for names in _moments(segment, through, behind, set(loads)):
             moments[tuple(sorted(Counter(values[v] for v in names & values.keys()).items()))] = None
-        known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
+        known |= own if isinstance(segment, Loop) else {s.out for s in segment.steps}
     found = [*numbers]
     return Held(tuple(tuple(sorted((found[v], n) for v, n in m)) for m in _most(moments)), tuple(in_front))
 

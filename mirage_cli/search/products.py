@@ -37,6 +37,9 @@ class Product:
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
     float8: bool = False
     """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
+    paired: tuple[bool, bool] = (False, False)
+    """Whether its left and its right operand are made of bytes that lie side by side along an axis of the result: the
+    matrix units may take them as they are read from shared memory (`codegen.bytepairs`)."""
     lines: tuple[Lines | None, Lines | None] = (None, None)
     """Where its left and its right operand lie in memory, those that are loaded."""
 
@@ -97,9 +100,11 @@ def product_of(
     float8: bool,
     exact: Collection[str],
     stored: Mapping[str, str],
+    paired: Collection[str],
     lines: Mapping[str, Lines | None],
 ) -> Product:
-    """stored: the types of values that are of a smaller one than float32. lines: where loads lie."""
+    """stored: the types of values that are of a smaller one than float32. paired: operands, as `Product.paired`. lines:
+    where loads lie."""
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
     small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
@@ -114,5 +119,6 @@ def product_of(
         small[0] if first != second else "float32",
         None if alone is None else alone.within,
         float8,
+        (e.args[0] in paired, e.args[1] in paired),
         (lines.get(str(e.args[0])), lines.get(str(e.args[1]))) if first or second else (None, None),
     )

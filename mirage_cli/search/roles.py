@@ -29,14 +29,16 @@ MAX_BLOCK = 65536
 CROWDED = 1024
 """Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
-"""A dimension shorter than this is not split over program instances."""
+"""A dimension shorter than this is not split over program instances by itself."""
+SPLIT_TOGETHER = 2048
+"""Elements that shorter axes of one reduction have together, at least, where the longest of them is split."""
 
 
 Roles = tuple[tuple[str, Role], ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Implementation:
     """Kernels that compute some classes from others in memory: one, and one more for each split that it merges.
 
     Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
@@ -59,9 +61,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """A plan with its schedule and predicted time."""
+    """An implementation with its schedules and predicted time."""
 
-    plan: Plan
+    implementation: Implementation
     schedules: tuple[KernelSchedule | None, ...]
     us: float
 
@@ -77,9 +79,9 @@ def buffer_of(d: Decomposition, f: Form) -> str:
     return atom.args[0] if atom is not None and d.is_input(f) else "@" + f.key
 
 
-def plans(
+def implementations(
     space: Space, e: Expansion, sizes: Mapping[str, int], enough: Callable[[Roles], bool]
-) -> Iterator[Plan | InexpressibleError]:
+) -> Iterator[Implementation | InexpressibleError]:
     """Every choice of roles for an expansion that there are not enough of; a choice that gives no kernel is yielded as
     the reason why."""
     d = space.d
@@ -102,11 +104,11 @@ def plans(
         kernel = base.with_role_of(tuple("loop" if r == "split" else r for _, r in roles))
         try:
             kernels, scratch = split_kernels(kernel, [dim for dim, r in roles if r == "split"], d.axes)
-            yield Plan(e.targets, e.leaves, kernels, roles, scratch, faithful)
+            yield Implementation(e.targets, e.leaves, kernels, roles, scratch, faithful)
         except InexpressibleError as error:
             yield error
     if not enough(()) and (library := library_kernel(d, e, written)):
-        yield Plan(e.targets, e.leaves, (library,), (), (), faithful)
+        yield Implementation(e.targets, e.leaves, (library,), (), (), faithful)
 
 
 def _choices_of_roles(
@@ -119,6 +121,7 @@ def _choices_of_roles(
     reduced = {a for q in reductions for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
     together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
+    longest = {_longest_together(q, sizes) for q in reductions}
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 
@@ -130,7 +133,7 @@ def _choices_of_roles(
             yield "tile"
         if sizes[dim] > 16 or (dim in together and sizes[dim] > 1) or dim in dynamic:
             yield "loop"
-        if sizes[dim] >= SPLIT_MINIMUM:
+        if sizes[dim] >= SPLIT_MINIMUM or dim in longest:
             yield "split"
 
     def complete(chosen: Roles) -> Iterator[Roles | InexpressibleError]:
@@ -163,6 +166,13 @@ def _summed_together(
         short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
         together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
     return together
+
+
+def _longest_together(q: Eqn, sizes: Mapping[str, int]) -> str | None:
+    """The longest axis of a reduction over many elements, which may be split though it is short: the pictures, or their
+    rows, over which the gradient of a convolution's weight is summed."""
+    longest = max(q.axes, key=lambda a: sizes[a])
+    return longest if sizes[longest] > 16 and prod(sizes[a] for a in q.axes) >= SPLIT_TOGETHER else None
 
 
 def _summed_by_elements(kernel: Kernel) -> set[str]:

@@ -12,7 +12,7 @@ from mirage_cli.ir.access import Access, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, Store, exact_values
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES
-from mirage_cli.search.roles import Plan
+from mirage_cli.search.roles import Implementation
 from mirage_cli.search.traffic import bytes_of, bytes_once
 from mirage_cli.target.gpus import Target
 
@@ -74,10 +74,10 @@ class Storage:
         """The least time to move these classes through device memory once."""
         return sum(map(self.bytes_of, set(forms))) / self.target.dram_bytes_per_us
 
-    def element_bytes(self, plan: Plan) -> dict[str, int]:
-        found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
-        found |= {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
-        return found | {"@" + f.key: self.written[f] for f in plan.targets if f in self.written}
+    def element_bytes(self, x: Implementation) -> dict[str, int]:
+        found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *x.scratch)}
+        found |= {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*x.targets, *x.leaves)}
+        return found | {"@" + f.key: self.written[f] for f in x.targets if f in self.written}
 
     def with_all_stores(self, kernel: Kernel, element_bytes: dict[str, int]) -> Kernel:
         """The kernel with a store for each order in which outputs hold a class, whose bytes are noted."""
@@ -91,11 +91,11 @@ class Storage:
                 stores.append(replace(s, buffer=name, access=access))
         return replace(kernel, stores=tuple(stores))
 
-    def exact_values(self, plan: Plan) -> list[frozenset[str]]:
+    def exact_values(self, x: Implementation) -> list[frozenset[str]]:
         """For each kernel, the values whose products are of float32."""
         inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
-        inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
-        buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
+        inputs |= {"@" + f.key for f in x.leaves if f in self.exact and self.dtype_of(f) == "float32"}
+        buffers = {t.name for t in x.scratch if t.dtype == "float32"}
         small = {t.name for t in self.d.program.inputs if t.dtype in HALVES}
-        small |= {"@" + f.key for f in plan.leaves if self.dtype_of(f) in HALVES}
-        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers, small)
+        small |= {"@" + f.key for f in x.leaves if self.dtype_of(f) in HALVES}
+        return exact_values(x.kernels, self.d.program.dtype, inputs, buffers, small)

@@ -245,11 +245,11 @@ def best_schedule(
 
 def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> list[tuple[str, ...]]:
     """Orders of block axes that are worth a try: the default; that with rows and columns of products exchanged, which
-    coarse estimates tell apart for float32 alone; and that with short axes first that are held whole and summed by no
-    product: a thread then has all of a sum's terms."""
+    coarse estimates tell apart for float32 and for what is made of bytes; and that with short axes first that are held
+    whole and summed by no product: a thread then has all of a sum's terms."""
     order = default_order(m)
     found = [order]
-    if m.matrix_axes(sizes) and (m.single or not coarse):
+    if m.matrix_axes(sizes) and (m.single or m.paired or not coarse):
         found.append(exchanged(m, order))
     multiplied = {a for e in m.kernel.body if e.op == "dot" for v in e.values for a in m.kernel.value_dims[v]}
     summed = {a for w in m.segments for _, axes in w.sums for a in axes} - multiplied

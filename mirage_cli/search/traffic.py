@@ -18,7 +18,7 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.program import WIDEST_BYTES, Tensor
 
 
-class Part(NamedTuple):
+class BufferPart(NamedTuple):
     """What is read of a buffer, as text: "" from its first element on."""
 
     buffer: str
@@ -112,10 +112,10 @@ def bytes_once(access: Access, size: float, element: int, sizes: Mapping[str, in
     return size - again / positions
 
 
-def part_of(buffer: str, access: Access) -> Part:
+def part_of(buffer: str, access: Access) -> BufferPart:
     """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
     parts. Under other names of axes, they read the same."""
-    return Part(buffer, _where(access))
+    return BufferPart(buffer, _where(access))
 
 
 @lru_cache(maxsize=4096)
@@ -128,7 +128,7 @@ def _where(access: Access) -> str:
 
 
 def of_parts(
-    bytes_of_parts: Mapping[Part, NDArray[np.float64] | float],
+    bytes_of_parts: Mapping[BufferPart, NDArray[np.float64] | float],
     accesses: Iterable[tuple[str, Access]],
     element_bytes: Mapping[str, int],
     sizes: Mapping[str, int],

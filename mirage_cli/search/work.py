@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
-from mirage_cli.search.traffic import Lines, Part, bytes_of, lines_of, part_of, side_by_side
+from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
 
@@ -30,7 +30,7 @@ class Loaded(NamedTuple):
 
     axes: Axes
     element_bytes: float
-    part: Part
+    part: BufferPart
     access: Access
 
 
@@ -126,6 +126,11 @@ class Model:
     def batch_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes along which the matrix units multiply one by one."""
         return self.shared if self.matrix_axes(sizes) else frozenset()
+
+    @property
+    def paired(self) -> bool:
+        """Whether any product has an operand made of pairs of bytes."""
+        return any(any(p.paired) for w in self.segments for p, _ in w.dots)
 
     @property
     def single(self) -> bool:
@@ -230,6 +235,31 @@ class _Known:
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
         )
 
+    def paired(self, products: Iterable[Eqn]) -> set[str]:
+        """Operands that are whole numbers made of bytes, or such times a factor, where the bytes lie side by side along
+        no axis that is summed."""
+        found = set[str]()
+        for e in products:
+            for v in {*e.values}:
+                factors = self.eqns[v].values if v in self.eqns and OPS[self.eqns[v].op].growth == "product" else ()
+                made_of = _made_of(self.kernel, replace(e, args=(v,)))
+                own = [self.loads[u] for u in made_of if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
+                runs = {d for x in own for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
+                if any(map(self.whole, (v, *factors))) and runs and not runs & {*e.axes}:
+                    found.add(v)
+        return found
+
+    def whole(self, v: str) -> bool:
+        """Whether a value is whole numbers that float16 holds, or bytes as they are."""
+        if v in self.loads:
+            t = self.tensors.get(self.loads[v].buffer)
+            return t is not None and t.dtype == "int8"
+        return v in self.halves or (cast_of(self.eqns[v]) in HALVES and self.whole(*self.eqns[v].values))
+
+    @property
+    def dims(self) -> Mapping[str, Axes]:
+        return self.kernel.value_dims
+
     def read(self, x: Load) -> Loaded:
         return Loaded(x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access)
 
@@ -259,10 +289,8 @@ def _segment(
     factors = {out: len(x.scaled) for out, x in alone.items()}
     blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
-    dots = (
-        product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, k.exact, k.stored, k.lines)
-        for e in products
-    )
+    known = k.exact, k.stored, k.paired(products), k.lines
+    dots = (product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, *known) for e in products)
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)

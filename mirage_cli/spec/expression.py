@@ -163,6 +163,8 @@ class ExpressionReader:
             and OPS[op].result == "bool"
             and any(isinstance(a, str) and self.scope.type_of(a) == "int" for a in args)
         )
+        if op == SYMBOLS[ast.Div] and args[1] == 0:
+            raise self.scope.fail(e, "this divides by the number 0")
         if integers and any(abs(a) > MAX_INTEGER for a in numbers):
             raise self.scope.fail(e, "the number compared with an integer is beyond 64 bits")
 
@@ -310,15 +312,16 @@ class ExpressionReader:
         row = DERIVED[op]
         usage, names = f"the form is {row.form}", [name for name, _ in row.options]
         most = math.inf if row.over_axes else 1 + len(names)
+        for k in e.keywords:
+            if k.arg not in names:
+                raise self.scope.fail(k, f"{op} takes no argument called {k.arg}; {usage}")
         self.count(e, 2 if row.over_axes else 1, most, usage, depth)
         (x,) = self.tensors(e, 1, op, depth)
         given = {} if row.over_axes else dict(zip(names, e.args[1:], strict=False))
         for k in e.keywords:
-            if k.arg not in names:
-                raise self.scope.fail(k, f"{op} takes no argument called {k.arg}; {usage}")
             if k.arg in given:
                 raise self.scope.fail(k, f"{k.arg} is given twice; {usage}")
-            given[k.arg] = k.value
+            given[str(k.arg)] = k.value
         numbers: list[Number] = []
         for name, default in row.options:
             if name in given:

@@ -19,7 +19,7 @@ from typing import get_args
 
 import yaml
 
-from mirage_cli.errors import Diagnostic, MirageError, SpecError
+from mirage_cli.errors import ChangeError, Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import HALVES, INTEGERS, Drawn, Eqn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
@@ -68,7 +68,7 @@ class Spec:
     warnings: tuple[Diagnostic, ...]
 
     def at(self, dims: Mapping[str, int] | None = None, dtype: str | None = None) -> Program:
-        """The program with these sizes and this dtype instead of the spec's. Raises SpecError."""
+        """The program with these sizes and this dtype instead of the spec's. Raises ChangeError, SpecError."""
         return _Reader(self.path, self.text, dims or {}, dtype).program()
 
     def programs(self, overrides: Mapping[str, int] | None = None, dtype: str | None = None) -> list[Program]:
@@ -197,7 +197,7 @@ class _Reader(Document):
     # -- the parts
 
     def program(self) -> Program:
-        """The program at the sizes asked for. Raises SpecError."""
+        """The program at the sizes asked for. Raises ChangeError, SpecError."""
         parts = self.parts(_root(self.path, self.text))
         name = self.name(parts.get("name"))
         for key in ("description", "source"):
@@ -209,7 +209,7 @@ class _Reader(Document):
         if dims is None:
             raise SpecError(self.errors)
         self.read_instances(parts.get("instances"), dims)
-        sizes = self.multiplied({**dims, **self.resized(parts["dims"], dims)})
+        sizes = self.resized(dims)
         inputs = self.inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
         self.broken |= self.declared(parts, "inputs") - set(inputs)
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
@@ -274,19 +274,22 @@ class _Reader(Document):
                 self.at(root, f"the key {key} is missing")
         return parts
 
-    def resized(self, node: yaml.Node, dims: Mapping[str, int]) -> Mapping[str, int]:
-        """The changes to the sizes, checked."""
+    def resized(self, dims: Mapping[str, int]) -> Mapping[str, int]:
+        """The sizes with the changes that are asked for. Raises ChangeError."""
         found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
-                self.at(node, no_axis(d, dims), d, dims)
+                problem = no_axis(d, dims)
             elif not 1 <= n <= MAX_SIZE:
-                self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
+                problem = f"a size is a positive integer up to {MAX_SIZE}"
             elif d in self.products and n != found[d]:
-                self.at(node, f"the size of {d} is {'*'.join(self.products[d])}: change one of these")
+                problem = f"the size of {d} is {'*'.join(self.products[d])}: change one of these"
             elif (r := self.dynamic.get(d)) is not None and not r.least <= n <= r.most:
-                self.at(node, f"the size of {d} is {r.least} to {r.most}, not {n}")
-        return {d: n for d, n in self.changes.items() if d in dims}
+                problem = f"the size of {d} is {r.least} to {r.most}"
+            else:
+                continue
+            raise ChangeError(self.path, f"{d}={n}", problem, None if d in dims else closest(d, dims))
+        return found
 
     @staticmethod
     def is_map(parts: Mapping[str, yaml.Node], key: str) -> bool:
@@ -311,7 +314,9 @@ class _Reader(Document):
     def dtype(self, node: yaml.Node | None) -> str:
         if self.dtype_change is not None:
             if self.dtype_change not in FLOATS:
-                self.report(1, 1, f"the dtype is one of {', '.join(FLOATS)}, not {self.dtype_change}")
+                near = closest(OTHER_DTYPES.get(self.dtype_change, self.dtype_change), FLOATS)
+                problem = f"the dtype is one of {', '.join(FLOATS)}"
+                raise ChangeError(self.path, f"dtype {self.dtype_change}", problem, near)
             return self.dtype_change
         return self.element_type(node, FLOATS) if node is not None else "float16"
 

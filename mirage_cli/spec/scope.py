@@ -51,7 +51,7 @@ class Scope:
         self.dynamic = frozenset(dynamic)
         self.builder = Builder(inputs, sizes)
         self.names: dict[str, Arg | None] = {t.name: t.name for t in inputs}
-        self.inputs = {t.name for t in inputs}
+        self.inputs = dict.fromkeys(t.name for t in inputs)
         self.written: set[str | None] = set()
         self.used: set[str] = set()
         self.taken: set[str] = set()
@@ -107,7 +107,8 @@ class Scope:
         if e.id in self.written:
             raise self.fail(e, f"{e.id} is written in parts: give what they hold names, and read those")
         known = [*self.names, *self.sizes, "inf"]
-        raise self.fail(e, f"nothing is called {e.id}", e.id, known)
+        inputs = "" if closest(e.id, known) else f"; the inputs are {', '.join(self.inputs)}"
+        raise self.fail(e, f"nothing is called {e.id}{inputs}", e.id, known)
 
     def refuse_dynamic(self, e: ast.AST, dims: Iterable[str], why: str) -> None:
         """Report what needs the size of an axis before a kernel is called."""

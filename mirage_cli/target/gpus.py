@@ -194,7 +194,7 @@ class Target:
     fp32_flops_per_us: float
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
-    costs: Costs
+    costs: Costs = H200_COSTS  # taken for every GPU
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
     link_bytes_per_us: float = LINK * 32e3  # PCIe 4 x16, one direction
@@ -256,7 +256,6 @@ TARGETS: tuple[Target, ...] = (
         fp32_flops_per_us=19.5e6,  # [A100]
         smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB,  # [CC] 8.0
         link_bytes_per_us=LINK * 300e3,  # [A100] NVLink 3, one direction
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "l4", "sm_89", sms=58, clock_mhz=2040,  # [L4]
@@ -265,7 +264,6 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 121e6, tf32_flops_per_us=POWER_LIMITED * 60e6,  # [L4] 72 W
         fp32_flops_per_us=30.3e6,  # [L4]
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "l40s", "sm_89", sms=142, clock_mhz=2520,  # [Ada] L40S
@@ -274,7 +272,6 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
         fp32_flops_per_us=91.6e6,  # [Ada] L40S
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "rtx4090", "sm_89", sms=128, clock_mhz=2520,  # [Ada]
@@ -283,7 +280,6 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
         fp32_flops_per_us=82.6e6,  # [Ada]
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "h100", "sm_90", sms=132, clock_mhz=1980,  # [H100] SXM5; the highest boost clock
@@ -293,7 +289,6 @@ TARGETS: tuple[Target, ...] = (
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "h200", "sm_90", sms=132, clock_mhz=1980,  # [H100] the same chip
@@ -303,7 +298,6 @@ TARGETS: tuple[Target, ...] = (
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 9.0
         link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
-        costs=H200_COSTS,  # [H200], [fit]
     ),
     Target(
         "b200", "sm_100", sms=148, clock_mhz=1965,  # [B] as the driver reports them
@@ -313,7 +307,6 @@ TARGETS: tuple[Target, ...] = (
         fp32_flops_per_us=75e6,  # [B] HGX B200
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB,  # [CC] 10.0
         link_bytes_per_us=LINK * 900e3,  # [B] NVLink 5, one direction
-        costs=H200_COSTS,  # not measured
     ),
     Target(
         "rtx5090", "sm_120", sms=170, clock_mhz=2407,  # [B] RTX
@@ -323,7 +316,6 @@ TARGETS: tuple[Target, ...] = (
         fp32_flops_per_us=104.8e6,  # [B] RTX
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 12.0
         link_bytes_per_us=LINK * 63e3,  # [B] PCIe 5 x16, one direction
-        costs=H200_COSTS,  # not measured
     ),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.verify.numeric import BlockFields, LiesFields
+from mirage_cli.verify.facts import BlockFields, LiesFields
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
@@ -49,6 +49,7 @@ class FailureKind(StrEnum):
 
     COMPILE = "compile"  # the module does not load, compile or launch
     OUT_OF_MEMORY = "out of memory"  # device memory, or more shared memory or registers than a block may have
+    RACE = "race"  # the compiled kernel may overwrite what it still reads
     FAULT = "fault"  # the GPU raised an error: an illegal address, a failed assertion
     HANG = "hang"  # no answer in time
     CRASH = "crash"  # the process died

@@ -33,5 +33,6 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("name", ["Bad-name", "../x", "class"])
 def test_a_bad_name_writes_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["init", name]).exit_code != 0
+    run = CliRunner().invoke(app, ["init", name])
+    assert run.exit_code == 2 and "name" in run.stderr and ".yaml:" not in run.stderr
     assert not [*tmp_path.parent.glob("*.yaml"), *tmp_path.iterdir()]

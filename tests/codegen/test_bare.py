@@ -15,7 +15,8 @@ from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
-from mirage_cli.verify.numeric import draw_inputs, judge, reference64
+from mirage_cli.verify.float64 import reference64
+from mirage_cli.verify.numeric import draw_inputs, judge
 
 SPEC = """
 name: normed

@@ -32,7 +32,7 @@ from mirage_cli.ir.program import Builder, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.lanes import at_once
-from mirage_cli.verify import numeric
+from mirage_cli.verify import facts
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.yardstick import as_tuple
 from tests import forked
@@ -358,7 +358,7 @@ def test_a_spec_may_have_any_name(name: str, capsys: pytest.CaptureFixture[str])
 
 def test_a_file_checks_itself_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one head of attention takes more memory than a GPU has. Its mask has the positions of each block."""
-    monkeypatch.setattr(numeric, "BLOCK_BYTES", 1 << 11)
+    monkeypatch.setattr(facts, "BLOCK_BYTES", 1 << 11)
     source = export(ALL["causal_attention"])[1]
     assert load_export(source)._check_this_file()
     shifted = source.replace("arange(start_q, start_q + ", "arange(0, ")

@@ -142,6 +142,86 @@ def test_weights_of_few_bits(text: str, plan: str, m: int, k: int) -> None:
     assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
 
 
+PAIRED = [
+    ("m=16 k=64 n=64 order=n,k,m warps=1 stages=3", 1),
+    ("m=16 k=64 n=128 order=n,m,k warps=4 stages=3", 1),
+    ("m=16 k=64 n=32 order=m,k,n warps=2 stages=3", 1),
+    ("m=16 k=32 n=128 order=k,n,m warps=4 stages=3", 1),
+    ("m=16 k=64 n=16 order=n,k,m warps=1 stages=3", 0),  # half of it is too few for the matrix units
+    ("m=64 k=64 n=64 order=m,k,n warps=4 stages=3", 0),  # a warpgroup's right operand
+    ("m=64 k=64 n=64 order=m,k,n warps=2 stages=3", 1),
+    ("m=16 k=64 n=64 order=n,k,m warps=1 stages=3 descriptors", 0),
+]
+
+
+@pytest.mark.parametrize(("plan", "pairs"), PAIRED)
+@pytest.mark.parametrize("text", [NIBBLES, PAIRS, BYTES], ids=["4 bits", "2 bits", "8 bits"])
+def test_bytes_are_read_two_at_a_time(text: str, plan: str, pairs: int) -> None:
+    """Where they lie side by side along an axis of the product, and the matrix units take them from registers."""
+    g = graph(text, n=256, m=40)
+    pairs *= text is not PAIRS  # parts of parts of bytes
+    assert source(text, plan, n=256, m=40).count("W = tl.load(W_ptr.to(tl.pointer_type(tl.int16))") == pairs
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    moved = torch.empty(x["W"].numel() + 1, dtype=torch.int8)[1:].view(x["W"].shape).copy_(x["W"])
+    for w in (x["W"], moved):
+        out = torch.full((40, 256), float("nan"), dtype=torch.float16)
+        given = [w if t.name == "W" else x[t.name] for t in g.inputs]
+        module.launch(given, [out], module.make_scratch(torch.device("cpu")))
+        want = expected(text, x)
+        assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+@pytest.mark.parametrize(("plan", "pairs"), PAIRED)
+def test_bytes_are_read_two_at_a_time_beside_bfloat16(plan: str, pairs: int) -> None:
+    text = BYTES.replace("  D[k, n] = sub(W, Z)\n  V[k, n] = mul(D, S)", "  V[k, n] = mul(W, S)").replace("f16", "bf16")
+    text = text.replace("p float16", "p bfloat16").replace("input Z i8[groups, n] below 16\n", "")
+    g = graph(text.replace("  Z = load Z[k//64, n]\n", ""), n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert found.count("pair_bytes(W, ") == 2 * pairs
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full((40, 256), float("nan"), dtype=torch.bfloat16)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    scales = x["S"].double()[torch.arange(256) // 64]
+    want = x["X"].double() @ (x["W"].double() * scales)
+    assert (out.double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+@pytest.mark.parametrize(("plan", "pure"), [(PAIRED[0][0], True), (PAIRED[1][0], False), (PAIRED[2][0], True)])
+def test_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bool) -> None:
+    """By warps that each multiply for themselves. A warpgroup would read them one by one."""
+    text = NIBBLES[: NIBBLES.index("  at[k]")] + "  O[m, n] = dot(X, W; k)\n  store O[m, n] = O\n"
+    text = text.replace("W i8[half, n]", "W i8[n, k]").replace("load W[k//2, n]", "load W[n, k]")
+    g = graph(text, n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert f"raised_bits(W, 0, 255, 128{', True' * pure})" in found
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full((40, 256), float("nan"), dtype=torch.float16)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    want = x["X"].double() @ x["W"].double().T
+    assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+def test_bytes_that_others_take_or_that_have_no_neighbours_are_read_one_by_one() -> None:
+    plan = PAIRED[0][0]
+    assert "pair_bits" in source(BYTES, plan, n=256)
+    assert "pair_bits" not in source(BYTES, plan, n=255)
+    assert "pair_bits" not in source(BYTES, plan, n=320 + 32)  # the last block ends within the tensor
+    largest = "  T[n] = max(D; k)\n  U[m, n] = dot(X, V; k)\n  O[m, n] = mul(U, T)"
+    assert "pair_bits" not in source(BYTES.replace("  O[m, n] = dot(X, V; k)", largest), plan, n=256)
+    turned = BYTES.replace("W i8[k, n]", "W i8[n, k]").replace("load W[k, n]", "load W[n, k]")
+    assert "pair_bits" not in source(turned, plan, n=256)
+    shifted = (
+        BYTES.replace("W i8[k, n]", "W i8[k, wide]")
+        .replace("n=40", "n=40 wide=258")
+        .replace("load W[k, n]", "load W[k, {}]")
+    )
+    assert "pair_bits" in source(shifted.format("n + 2"), plan, n=256)
+    assert "pair_bits" not in source(shifted.format("n + 1"), plan, n=256)
+
+
 SCALED = """
 mugraph p bfloat16
 dims m=20 k=64 n=48 rows=5 groups=4 columns=3

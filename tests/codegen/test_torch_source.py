@@ -16,7 +16,7 @@ from mirage_cli.ir.derived import DERIVED, derived_equation, lower
 from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 
 SIZES = {"b": 2, "h": 3, "q": 4, "s": 5, "d": 6, "e": 7}
 ORDER = tuple(SIZES)

@@ -23,8 +23,9 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.outputs import poison
+from mirage_cli.verify.facts import where_outputs_lie
+from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
-from mirage_cli.verify.numeric import reference64, where_outputs_lie
 from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
 from tests.seeds import over_seeds

@@ -35,9 +35,9 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify.degree import ASSUMPTIONS, outside
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldSemantics
+from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_program
-from mirage_cli.verify.numeric import reference64
 from mirage_cli.verify.residues import Value, same
 from mirage_cli.verify.rounding import RoundEveryResult
 from mirage_cli.verify.semantics import Named

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.callers import Settings
 from mirage_cli.pipeline.inplace import put_in_place
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Cut, cut, exported
@@ -34,13 +34,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cut]]:
     found: list[Cut] = []
     with_kernels = backend.with_kernels
 
-    def looked_at(model: torch.fx.GraphModule, options: Any) -> None:
+    def looked_at(model: torch.fx.GraphModule, settings: Settings) -> None:
         names = {overloadless(n.target) for n in model.graph.nodes}
         if "mirage.attention" in names:
             copied = copy.deepcopy(model)
             put_in_place(copied.graph)
             found.append(cut(copied))
-        with_kernels(model, options)
+        with_kernels(model, settings)
 
     with monkeypatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
         patch.setattr(backend, "with_kernels", looked_at)

@@ -16,7 +16,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
-from mirage_cli.verify.numeric import called64
+from mirage_cli.verify.float64 import called64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from tests.pipeline.test_random import problem
 

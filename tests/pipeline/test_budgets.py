@@ -13,7 +13,7 @@ import pytest
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import budgets, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
-from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.searching import Found, Options
@@ -181,7 +181,7 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
     monkeypatch.setattr(tuning, "tune_plans", counted)
     begun: list[str] = []
     db = tmp_path / "mirage.db"
-    with Kernels("h200", budget=60.0, db=db, workers=1, on_tuning=begun.append) as kernels:
+    with Kernels(Settings("h200", workers=1, db=db), on_tuning=begun.append) as kernels:
         made = kernels.of(graphs, [1, 32])
         found = [kernels.store.best(key_of(g.program(), kernels.target, True)) for g in graphs]
         asked = [b.result.asked.budget_s for b in found if b is not None and b.result.asked is not None]
@@ -214,7 +214,7 @@ def test_a_spec_that_the_database_has_is_read_once(tmp_path: Path, monkeypatch: 
     parsed = reader.parse_spec
     monkeypatch.setattr(reader, "parse_spec", lambda text, path: texts.append(text) or parsed(text, path))
     g = gated(16)
-    with Kernels("h200", db=tmp_path / "mirage.db") as kernels:
+    with Kernels(Settings("h200", db=tmp_path / "mirage.db")) as kernels:
         kernels.store.put_spec("made up", g.name, g.text())
         one, other = kernels.standing([g, g])
     assert one is other and texts == [g.text()]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.callers import Kernels
+from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import cut, exported
@@ -97,11 +97,11 @@ def written(anew: bool, scale: float) -> Graph:
 def test_what_was_stored_first_stands_for_all_that_compute_the_same(tmp_path: Path) -> None:
     one, other, third = written(False, 0.02), written(True, 0.5), Graph("region", dims={"m": 4})
     third.output("O", third.input("X", "m") * 2, "m")
-    with Kernels("h200", db=tmp_path / "mirage.db") as kernels:
+    with Kernels(Settings("h200", db=tmp_path / "mirage.db")) as kernels:
         assert [x.text for x in kernels.standing([one, other, third])] == [one.text(), one.text(), third.text()]
         kernels.store.put_spec("0", "region", "no spec")
         kernels.store.put_spec("1", "region", other.text())
-    with Kernels("h200", db=tmp_path / "mirage.db") as kernels:
+    with Kernels(Settings("h200", db=tmp_path / "mirage.db")) as kernels:
         assert [x.text for x in kernels.standing([one, third])] == [other.text(), third.text()]
     with Store(tmp_path / "mirage.db") as store:
         assert store.specs_named("another") == []

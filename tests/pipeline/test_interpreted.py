@@ -19,7 +19,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import own_sums, reduced_schedule
 from mirage_cli.tune.outputs import poison
-from mirage_cli.verify.numeric import called64
+from mirage_cli.verify.float64 import called64
 from tests.torch_programs import CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing

@@ -19,7 +19,8 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.space import first_schedules
-from mirage_cli.verify.numeric import draw_inputs, reference64
+from mirage_cli.verify.float64 import reference64
+from mirage_cli.verify.numeric import draw_inputs
 
 H200 = find_target("h200")
 STATISTICS = """

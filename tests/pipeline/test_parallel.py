@@ -16,7 +16,7 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_sizes
 from mirage_cli.verify import testdata
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 
 SPECS = sorted((Path(__file__).parents[2] / "search_specs").glob("*.yaml"))
 H200 = find_target("h200")

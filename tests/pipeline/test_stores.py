@@ -23,8 +23,10 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Effort, GpuWorker
+from mirage_cli.verify.facts import where_outputs_lie
+from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, outputs_of
-from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
+from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.yardstick import as_tuple
 from tests.selfchecks import check_itself
 

@@ -23,7 +23,7 @@ from mirage_cli.errors import MirageError, NoKernelError, TraceError
 from mirage_cli.pipeline import model as model_module
 from mirage_cli.pipeline.backend import mirage, with_kernels
 from mirage_cli.pipeline.beside import Beside
-from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.model import Replaced, as_module
 from mirage_cli.pipeline.regions import exported
 from mirage_cli.spec.aten.row import overloadless
@@ -460,6 +460,11 @@ def test_functions_that_are_no_kernels_say_why(function: Any, given: Any, proble
         mirage_cli.kernel(function)(*given)
 
 
+def test_what_cannot_be_called_is_no_model(optimize: Optimize) -> None:
+    with pytest.raises(TypeError, match=r"a model is an nn\.Module or a function, not str"):
+        optimize("model.pt", X)
+
+
 def test_a_kernels_arguments_are_given_by_position() -> None:
     with pytest.raises(TraceError, match="give x by position"):
         mirage_cli.kernel(lambda x: F.gelu(x))(x=X)
@@ -478,9 +483,10 @@ def test_a_program_looks_at_its_tensors_on_every_device() -> None:
         ((X.half(), W), "X should have the dtype torch.float32, not torch.float16"),
         ((X[:1], W), r"X should have the shape \(5, 12\), not \(1, 12\)"),
         ((X, W.mT), r"W should have the shape \(12, 7\), not \(7, 12\)"),
+        ((X, 3), "W should be a tensor, not int"),
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
-            kernel.in_pytorch(*wrong)
+            kernel.run(*wrong)
 
 
 # -- rows that are not there
@@ -518,7 +524,7 @@ def test_a_graph_without_kernels_is_left_as_it_was(tmp_path: Path, monkeypatch: 
         return F.embedding(at, x * 2) + 1
 
     model = exported(as_module(write), (X, torch.tensor([1, 0, 2, 3, 4]), torch.zeros(5, 12)))
-    with_kernels(model, {"db": tmp_path / "mirage.db"})
+    with_kernels(model, Settings(budget=0.0, db=tmp_path / "mirage.db"))
     assert not {"aten._assert_async", "aten.remainder"} & {overloadless(n.target) for n in model.graph.nodes}
 
 

@@ -10,7 +10,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
 from mirage_cli.search.generator import search
-from mirage_cli.search.roles import plans
+from mirage_cli.search.roles import implementations
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.programs import program
@@ -63,6 +63,11 @@ def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
     buffers = {t.name: t.dtype for t in search(p, H100).as_written.graph.buffers}
     assert buffers["a"] == "float32"
     assert buffers["b"] == "float16"
+
+
+def test_a_cast_of_whole_numbers_that_are_computed_widens_no_float() -> None:
+    p = a_program("a = index(k) | b = sub(a, 5) | c = float32(b) | O = mul(X, c)", "O")
+    assert not p.widened()
 
 
 def test_an_output_in_float16_is_not_read_again_where_eager_has_float32() -> None:
@@ -141,7 +146,7 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     anew = [e for e in found if e.recomputes_product(d.nodes)]
     assert 0 < len(anew) < len(found)
     for e in anew:
-        (why,) = plans(space, e, d.sizes, lambda _: False)
+        (why,) = implementations(space, e, d.sizes, lambda _: False)
         assert isinstance(why, InexpressibleError)
 
 

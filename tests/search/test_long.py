@@ -15,7 +15,7 @@ from mirage_cli.ir.merge import merge_axes
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
 from mirage_cli.search.generator import _Search, search  # pyright: ignore[reportPrivateUsage]
-from mirage_cli.search.roles import Costed, Plan
+from mirage_cli.search.roles import Costed, Implementation
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import find_target
 from tests.programs import program
@@ -63,7 +63,7 @@ def test_no_kernel_is_priced_behind_the_deadline(priced: int, monkeypatch: pytes
     block = lower(merge_axes(load_spec(LONG / "mixture_block.yaml").at()))
     real, count = _Search.price, [0]
 
-    def counted(run: _Search, plan: Plan) -> Costed | None:
+    def counted(run: _Search, plan: Implementation) -> Costed | None:
         count[0] += 1
         return real(run, plan)
 

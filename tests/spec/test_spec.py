@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.errors import SpecError
+from mirage_cli.errors import ChangeError, SpecError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec.idioms import IDIOMS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS, RESERVED
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.float64 import reference64
 
 ROOT = Path(__file__).parents[1]
 ERRORS = ROOT / "golden" / "errors"
@@ -180,15 +180,20 @@ def test_a_size_is_a_product_of_axes_and_numbers() -> None:
 def test_sizes_of_an_override_are_checked() -> None:
     spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
     for dims, message in (
-        ({"M": 2}, "no axis is called M; the axes are m, k, n, i, j, b"),
-        ({"m": 0}, "the size of m is a positive integer up to 1099511627776, not 0"),
-        ({"k": 1, "m": 2}, "at k = 1, m = 2: this arithmetic on numbers has no result"),
+        ({"M": 2}, "good.yaml at M=2: no axis is called M; the axes are m, k, n, i, j, b\n    help: did you mean `m`?"),
+        ({"m": 0}, "good.yaml at m=0: a size is a positive integer up to 1099511627776"),
     ):
-        with pytest.raises(SpecError) as caught:
+        with pytest.raises(ChangeError) as wrong:
             spec.at(dims)
-        assert [d.message for d in caught.value.diagnostics] == [message]
-    with pytest.raises(SpecError, match="the dtype is one of float16, bfloat16, float32, not int8"):
-        spec.at(dtype="int8")
+        assert str(wrong.value) == message
+    with pytest.raises(SpecError) as caught:
+        spec.at({"k": 1, "m": 2})
+    (mistake,) = caught.value.diagnostics
+    assert mistake.message == "at k = 1, m = 2: this arithmetic on numbers has no result"
+    with pytest.raises(ChangeError) as wrong:
+        spec.at(dtype="fp16")
+    known = "the dtype is one of float16, bfloat16, float32"
+    assert str(wrong.value) == f"good.yaml at dtype fp16: {known}\n    help: did you mean `float16`?"
 
 
 # -- fuzzing
@@ -604,7 +609,7 @@ def sum_of_two(each: int) -> str:
 HOSTILE = {
     "an empty file": ("", "a spec is a mapping"),
     "an empty program": (PLAIN.replace("O = X + 1", ""), "the output O is never assigned"),
-    "not a number": (PLAIN.replace("X + 1", "X + nan"), "nothing is called nan"),
+    "not a number": (PLAIN.replace("X + 1", "X + nan"), "nothing is called nan; the inputs are X"),
     "a number beyond float64": (PLAIN.replace("X + 1", "X * 1e400"), "this number is too large"),
     "infinity less infinity": (PLAIN.replace("X + 1", "X * (inf - inf)"), "has no result"),
     "tensors of many axes": (sum_of_two(500), "a tensor has at most 13 axes, and this one has 500"),
@@ -643,7 +648,7 @@ MASK_NEEDED = "a mask is needed here, such as `index(a) >= index(b)`"
         ("clamp(X, 0, 1, min=2)", "min is given twice; the form is clamp(x, min, max)"),
         ("clamp(X, 0, 1, 2)", "4 arguments are given; the form is clamp(x, min, max)"),
         ("clamp(X, 0, X)", "max is a number"),
-        ("clamp(Y, -1, 1)", "nothing is called Y"),
+        ("clamp(Y, -1, 1)", "nothing is called Y; the inputs are X"),
         ("elu(X, alpha=-1)", "alpha is a number that is not negative"),
         ("elu(X, m)", None),
         ("softplus(X, m)", "2 arguments are given; the form is softplus(x)"),

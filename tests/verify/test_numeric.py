@@ -20,18 +20,13 @@ from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.triton_interpreter import product_of_tf32x3, to_tf32
-from mirage_cli.verify import numeric, testdata, yardstick
+from mirage_cli.verify import facts, testdata, yardstick
 from mirage_cli.verify.distance import Error, distance, error, overflows
+from mirage_cli.verify.facts import independent_axis
+from mirage_cli.verify.float64 import called64, reference64
 from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
-from mirage_cli.verify.numeric import (
-    NumericVerdict,
-    called64,
-    draw_inputs,
-    independent_axis,
-    judge,
-    reference64,
-)
+from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.rounding import RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
@@ -759,7 +754,7 @@ def test_blocks_read_whole_inputs(value: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def evaluated_in_blocks(spec: str, axes: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numeric, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(facts, "BLOCK_BYTES", BLOCK)
     program = parse_spec(spec).at()
     problem = measured_problem(program, 0)
     assert problem.blocks and {axis for axis, *_ in problem.blocks} <= axes

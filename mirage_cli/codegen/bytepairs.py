@@ -1,0 +1,183 @@
+"""Operands of products that are made of bytes, two of which are loaded as one element of 16 bits.
+
+    O[n, m] = dot(f(W)[k, n], X[m, k])   -->   O[2*i, m] = dot(f(first byte of W2[k, i]), X[m, k])
+                                               O[2*i + 1, m] = dot(f(second byte of W2[k, i]), X[m, k])
+
+The matrix units take elements of 16 bits, and transposed reads of shared memory bring those to the threads that
+multiply them. Bytes would be read one by one, or go back through shared memory once they are float16. Bytes that lie
+along the summed axis need no transposition: where no warpgroup multiplies, they are read as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mirage_cli.codegen import narrow, nodes
+from mirage_cli.codegen.blocks import ScheduledKernel
+from mirage_cli.codegen.matrices import Matrices, matrices, of_warpgroups, operand_types
+from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.ir.access import strides
+from mirage_cli.ir.mugraph import Load
+from mirage_cli.ir.program import HALVES, Eqn, cast_of
+from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
+
+
+class Paired(NamedTuple):
+    """The operand of a product that is a sum with a part of a block of bytes. left: which one it is. dim: the axis of
+    the result along which the bytes lie."""
+
+    left: bool
+    sum: narrow.Sum
+    dim: str
+
+
+def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, str]:
+    """Loads in pairs of bytes: those that nothing but such operands takes, with the axis along which the bytes lie.
+    phases: the kernel in each. boxes: loads through descriptors."""
+    found: dict[str, str] = {}
+    for x in phases[0].kernel.loads:
+        dims = {operand.dim for k in phases for _, operand in _operands(k) if operand.sum.byte == x.out}
+        if len(dims) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
+            found[x.out] = dims.pop()
+    return found
+
+
+def operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
+    """The operand of a product that is loaded in pairs, if any."""
+    found = _operand(k, e)
+    return found if found is not None and k.paired.get(found.sum.byte) == found.dim else None
+
+
+def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
+    """The values whose blocks an equation takes."""
+    found = operand(k, e) if e.op == "dot" else None
+    return narrow.read(k, e) if found is None else _read(k, e, found)
+
+
+def product(k: ScheduledKernel, e: Eqn, x: Paired, other: Expr, accumulator: str | None) -> Expr:
+    """The product for even and for odd positions, put together. other: the operand that is not in pairs."""
+    sides = [(y, other) if x.left else (other, y) for y in _halves(k, x, _axes(matrices(k, e), x))]
+    even, odd = (nodes.Dot(*both, None, None) for both in sides)
+    whole = nodes.InTurns(even, odd, x.dim)
+    return whole if accumulator is None else nodes.Added(accumulator, whole)
+
+
+def read_as_multiplied(k: ScheduledKernel, e: Eqn, value: str) -> bool:
+    """Whether the bytes of a product's operand lie along the summed axis, and each thread reads those it multiplies."""
+    if value not in k.loads or of_warpgroups(k, matrices(k, e)):
+        return False
+    x = k.loads[value]
+    steps, _ = strides(x.access, k.tensors[x.buffer].steps(k.sizes))
+    return any(steps.get(d) == 1 for d in e.axes)
+
+
+def block_axes(k: ScheduledKernel, x: Load) -> Axes:
+    """The axes of a block of pairs: those of the operand that it is part of."""
+    return next(_axes(matrices(k, e), found) for e, found in _operands(k) if found.sum.byte == x.out)
+
+
+def _axes(m: Matrices, x: Paired) -> Axes:
+    sides = (m.rows, m.middle) if x.left else (m.middle, m.columns)
+    return tuple(nodes.half(d) if d == x.dim else d for d in nodes.merged(*sides))
+
+
+def _halves(k: ScheduledKernel, x: Paired, axes: Axes) -> tuple[Expr, Expr]:
+    """The operand for even and for odd positions along its axis."""
+    block = nodes.Value(x.sum.byte, axes)
+    if k.graph.dtype == "bfloat16":
+        first, second = (nodes.MatrixType(nodes.PairBytes(block, second)) for second in (False, True))
+        return first, second
+    less = narrow.subtracted(k, x.sum)
+
+    def one(second: bool) -> Expr:
+        own = nodes.EverySecond(less, second) if x.dim in less.axes else less
+        return nodes.PairBits(block, second, *x.sum.bits, nodes.Spread(own, axes) if own.axes else own)
+
+    return one(False), one(True)
+
+
+def _operands(k: ScheduledKernel) -> Iterator[tuple[Eqn, Paired]]:
+    for e in _body(k):
+        if e.op == "dot" and (found := _operand(k, e)) is not None:
+            yield e, found
+
+
+def _body(k: ScheduledKernel) -> Iterator[Eqn]:
+    """The equations, products without the factors that come behind their sums."""
+    for e in k.kernel.body:
+        yield k.factored[e.out].product if e.out in k.factored else e
+
+
+def _operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
+    """The operand of a product that may be loaded in pairs, if any."""
+    dtype = k.graph.dtype
+    if dtype not in HALVES or not on_matrix_units(e, k.dims, k.block):
+        return None
+    m = matrices(k, e)
+    if m.batch or len(m.middle) != 1 or {*e.axes} & k.padded or operand_types(k, e, m) != (dtype, dtype):
+        return None
+    for left in (True, False):
+        value = m.left if left else m.right
+        found = narrow.sum_of(k, value) if dtype == "float16" else _whole_byte(k, value)
+        dim = None if found is None else _own_axis(k, m, found, left)
+        if found is not None and dim is not None and _side_by_side(k, k.loads[found.byte], dim):
+            return Paired(left, found, dim)
+    return None
+
+
+def _whole_byte(k: ScheduledKernel, value: str) -> narrow.Sum | None:
+    """A block of bytes, or what is made of one by a conversion."""
+    while value in k.eqns and cast_of(k.eqns[value]) in HALVES:
+        (value,) = k.eqns[value].values
+    load = k.type_of(value) == "int8" and value in k.loads
+    return narrow.Sum(value, narrow.WHOLE, 0, ()) if load else None
+
+
+def _own_axis(k: ScheduledKernel, m: Matrices, x: narrow.Sum, left: bool) -> str | None:
+    """The one axis that an operand has beside the summed one, if it is large enough for two products along it. The
+    right operand of a warpgroup comes from shared memory."""
+    own = m.rows if left else m.columns
+    others = {d for v, _ in x.others for d in k.axes_of(v)}
+    fits = len(own) == 1 and k.elements(own) >= 2 * MIN_DOT and others <= {*own}
+    return own[0] if fits and own[0] not in k.padded and (left or not of_warpgroups(k, m)) else None
+
+
+def _side_by_side(k: ScheduledKernel, x: Load, dim: str) -> bool:
+    """Whether the positions of a load along an axis are neighbours in memory, two by two, in all of its tensor."""
+    t = k.tensors[x.buffer]
+    if x.buffer in k.live or k.repeats(x) or {d for y in k.kernel.loads for d in y.dims} & k.dynamic:
+        return False
+    if any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(t.dims, x.access, strict=True)):
+        return False
+    if not all(i.affine or dim not in i.dims for i in x.access):
+        return False
+    steps, start = strides(x.access, t.steps(k.sizes))
+    return steps.get(dim) == 1 and start % 2 == 0 and all(n % 2 == 0 for a, n in steps.items() if a != dim)
+
+
+def _alone(k: ScheduledKernel, byte: str) -> bool:
+    """Whether operands of products are all that a block of bytes is taken for."""
+    needed = {s.value for s in k.kernel.stores} | {v for x in k.factored.values() for v in x.by}
+    for e in reversed([*_body(k)]):
+        if e.out not in needed:
+            continue
+        found = _operand(k, e) if e.op == "dot" else None
+        if found is not None and found.sum.byte == byte:
+            needed |= {*_read(k, e, found)}
+            if byte in _other(k, e, found):
+                return False
+        elif byte in narrow.read(k, e):
+            return False
+        else:
+            needed |= {*narrow.read(k, e)}
+    return byte not in {s.value for s in k.kernel.stores}
+
+
+def _other(k: ScheduledKernel, e: Eqn, x: Paired) -> tuple[str, ...]:
+    m = matrices(k, e)
+    return (m.right if x.left else m.left, *(v for v, _ in x.sum.others))
+
+
+def _read(k: ScheduledKernel, e: Eqn, x: Paired) -> tuple[str, ...]:
+    return (x.sum.byte, *_other(k, e, x))
