@@ -48,7 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that are marked with `gpu` need one, and kernels that are compiled for it. Behind the imports of all tests:
-    kernels that are interpreted here are interpreted as in a process of `tune.interpreted`."""
+    kernels that are interpreted here are interpreted as in a process of `tune.interpreted`. Tests that share searches
+    (`tests.searched`) come first: a worker that has tests in a row searches once."""
+    from tests.searched import searched
+
+    items.sort(key=lambda item: getattr(getattr(item, "module", None), "searched", None) is not searched)
     if os.environ.get("TRITON_INTERPRET") == "1":
         from mirage_cli.tune.triton_interpreter import like_a_gpu
 

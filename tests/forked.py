@@ -74,11 +74,11 @@ def command(
 
 
 def ran(
-    arguments: Sequence[str], folder: Path, env: Mapping[str, str], code: str = COMMAND
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str], code: str = COMMAND, most_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """A command line, or other code, that has ended."""
+    """A command line, or other code, that has ended. Raises subprocess.TimeoutExpired."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        returned = command(arguments, folder, env, out, err, code).wait(120)
+        returned = command(arguments, folder, env, out, err, code).wait(most_s)
         shown = [(f.seek(0), f.read().decode())[1] for f in (out, err)]
     return subprocess.CompletedProcess(arguments, returned, *shown)
 

@@ -65,7 +65,8 @@ def held_at_once(
     products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
-    moments: dict[Moment, None] = {}
+    numbers: dict[LiveValue, int] = {}
+    moments: dict[tuple[tuple[int, int], ...], None] = {}
     in_front: list[tuple[Operand, ...]] = []
     later = [_used(s) for s in placement.segments]
     known = set[str]()
@@ -75,14 +76,17 @@ def held_at_once(
         taken = ((kernel.value_dims[v], element_bytes[loads[v].buffer]) for v in sorted(through & operands))
         in_front.append(tuple(Operand(*x) for x in taken))
         spaces = spaces_of_sums(kernel, segment)
+        own = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
+        values = {
+            v: numbers.setdefault(LiveValue(axes, words[v], axes_beside(axes, spaces)), len(numbers))
+            for v in (through | own | {s.out for s in segment.steps}) - operands - {*added}
+            if (axes := kernel.value_dims[v])
+        }
         for names in _moments(segment, through, behind, set(loads)):
-            values = (
-                LiveValue(kernel.value_dims[v], words[v], axes_beside(kernel.value_dims[v], spaces))
-                for v in sorted(names - operands - {*added})
-            )
-            moments[tuple(sorted(Counter(v for v in values if v.axes).items()))] = None
-        known |= {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else {s.out for s in segment.steps}
-    return Held(_most(moments), tuple(in_front))
+            moments[tuple(sorted(Counter(values[v] for v in names & values.keys()).items()))] = None
+        known |= own if isinstance(segment, Loop) else {s.out for s in segment.steps}
+    found = [*numbers]
+    return Held(tuple(tuple(sorted((found[v], n) for v, n in m)) for m in _most(moments)), tuple(in_front))
 
 
 def _used(segment: Straight | Loop) -> set[str]:
@@ -125,7 +129,11 @@ def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tup
     return max(beside, key=len, default=())
 
 
-def _most(moments: Iterable[Moment]) -> tuple[Moment, ...]:
-    """Those that are not a part of another."""
-    counts = [Counter(dict(m)) for m in moments]
-    return tuple(tuple(c.items()) for c in counts if not any(c < other for other in counts))
+def _most(moments: Iterable[tuple[tuple[int, int], ...]]) -> list[tuple[tuple[int, int], ...]]:
+    """Those that are not a part of another. moments: numbers of values, and how many of each. Each is there once."""
+    counts = [(m, dict(m)) for m in moments]
+
+    def within(a: Mapping[int, int], b: Mapping[int, int]) -> bool:
+        return a is not b and a.keys() <= b.keys() and all(n <= b[v] for v, n in a.items())
+
+    return [m for m, a in counts if not any(within(a, b) for _, b in counts)]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from itertools import product
-from math import inf
+from itertools import pairwise, product
+from math import inf, prod
 from typing import Any  # values of the semantics: residues, or arrays of float64
 
 import numpy as np
@@ -390,7 +390,7 @@ class _Instances:
     each stores its own tile.
 
     window: where the tiles and the chunk lie that they have in common. worked: whether they had anything to do in their
-    loops, in each draw where these differ.
+    loops, in each draw where these differ. tiles: of each store, as `tiles_of`.
     """
 
     def __init__(self, run: _Run, shared: _Shared, schedule: KernelSchedule, instances: Sequence[Instance]) -> None:
@@ -399,6 +399,7 @@ class _Instances:
         self.left, self.live = run.left, run.live
         self.window = {d: at for d, at in instances[0][0].items() if d not in shared.pointwise}
         self.worked = np.array(False)
+        self.tiles: dict[Store, list[Window]] = {}
 
     def run(self) -> None:
         env: dict[str, Any] = {}
@@ -466,27 +467,43 @@ class _Instances:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
 
     def store(self, s: Store, env: Mapping[str, Any], window: Window) -> None:
-        """Write the tile of each instance. Those that differ only in what it does not depend on leave it to the first
-        of them."""
+        """Write the tile of each instance."""
         if s.buffer in self.left and not self.worked.any():
             return
+        if s not in self.tiles:
+            self.tiles[s] = self.tiles_of(s)
+        tables, may_miss = self.tables(tables_of(s.access)), bool(may_name_nothing(s.access))
+        for tile in self.tiles[s]:
+            at = self.places(s, window | tile, tables)
+            self.write(s, at, self.semantics.tile(env[s.value], tile), may_miss)
+
+    def tiles_of(self, s: Store) -> list[Window]:
+        """Where the tiles of the instances lie. Those that differ only in what the store does not depend on leave it to
+        the first of them. Tiles side by side are one, where no element is in two."""
         split = self.kernel.split
         written = {*s.dims, *((split,) if split and self.kernel.chunk in s.dims else ())}
-        for own, index in self.instances:
-            if all(i == 0 or d in written for d, i in index.items()):
-                tile = {d: at for d, at in own.items() if d in self.shared.pointwise}
-                self.write(s, self.semantics.tile(env[s.value], tile), window | tile)
+        found = [
+            {d: at for d, at in own.items() if d in self.shared.pointwise}
+            for own, index in self.instances
+            if all(i == 0 or d in written for d, i in index.items())
+        ]
+        if not found or any(i.axis is None for i in s.access):
+            return found
+        cuts = {d: sorted({tile[d] for tile in found}) for d in found[0]}
+        side_by_side = all(a[1] == b[0] for ranges in cuts.values() for a, b in pairwise(ranges))
+        whole = side_by_side and len(found) == prod(map(len, cuts.values()))
+        return [{d: (ranges[0][0], ranges[-1][1]) for d, ranges in cuts.items()}] if whole else found
 
-    def write(self, s: Store, tile: Any, window: Window) -> None:
-        at, padded = self.places(s, window), bool(may_name_nothing(s.access))
+    def write(self, s: Store, at: At, tile: Any, padded: bool) -> None:
+        """padded: whether tables may name no place for some."""
         if s.buffer in self.left and not self.worked.all():
             at, padded = where_worked(at, self.worked), True
         self.memories[s.buffer].write(at, (*self.front.dims, *s.dims), tile, padded)
 
-    def places(self, s: Store, window: Window) -> At:
+    def places(self, s: Store, window: Window, tables: Tables) -> At:
         """Where the tile of a store lies."""
         ranges = {d: self.range(d, window) for d in s.dims}
-        return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], self.tables(tables_of(s.access)))
+        return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], tables)
 
     def loop(self, loop: Loop, ends: Ends, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}

@@ -114,25 +114,29 @@ def judge(
         ok = nothing is None and all(j.problem is None for j in found)
         return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found), nothing)
 
-    def draws() -> Iterator[tuple[str, list[torch.Tensor]]]:
+    def draws() -> Iterator[_Draw]:
         return ((name, draw_inputs(program, name, where, seeds[name])) for name in names)
 
-    if at_once is not None and (calls := _together(draws(), lies, run, at_once)) is not None:
-        with suppress(ValueError):  # which calls one by one raise too, or which is theirs alone
-            if (verdict := judged(calls, only_right=True)) is not None and verdict.ok:
-                return verdict
-    verdict = judged(_one_by_one(draws(), lies, run))
+    drawn: Iterable[_Draw] = draws()
+    if at_once is not None:
+        drawn = [*drawn]
+        if (calls := _together(drawn, lies, run, at_once)) is not None:
+            with suppress(ValueError):  # which calls one by one raise too, or which is theirs alone
+                if (verdict := judged(calls, only_right=True)) is not None and verdict.ok:
+                    return verdict
+            drawn = draws()  # what writes to its inputs has changed them
+    verdict = judged(_one_by_one(drawn, lies, run))
     assert verdict is not None
     return verdict
 
 
+_Draw = tuple[str, "list[torch.Tensor]"]
+"""A distribution, and inputs drawn from it."""
 _Call = tuple[str, "list[torch.Tensor]", "list[torch.Tensor]", "Sequence[torch.Tensor]"]
 """The distribution, the inputs, what `run` was given and has changed, and what it returned."""
 
 
-def _one_by_one(
-    draws: Iterable[tuple[str, list[torch.Tensor]]], lies: Sequence[Lies] | None, run: Run
-) -> Iterator[_Call]:
+def _one_by_one(draws: Iterable[_Draw], lies: Sequence[Lies] | None, run: Run) -> Iterator[_Call]:
     from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
 
     for name, inputs in draws:
@@ -142,9 +146,7 @@ def _one_by_one(
         yield name, inputs, given, results
 
 
-def _together(
-    draws: Iterable[tuple[str, list[torch.Tensor]]], lies: Sequence[Lies] | None, run: Run, at_once: AtOnce
-) -> Iterable[_Call] | None:
+def _together(draws: Iterable[_Draw], lies: Sequence[Lies] | None, run: Run, at_once: AtOnce) -> Iterable[_Call] | None:
     from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
 
     names, inputs = zip(*draws, strict=True)

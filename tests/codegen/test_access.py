@@ -274,7 +274,7 @@ def test_a_specialized_loop_with_a_mask_is_not_taken_apart() -> None:
     source = kernels_source(graph, plan)
     assert source.count("warp_specialize=True") == source.count("    for ") == 1
     assert source.count("_desc.load(") == len(k.loads) == 3
-    small = graph.resized({d: {"q": 200, "s": 200}.get(d, min(n, 32)) for d, n in graph.dims})
+    small = graph.resized({d: {"q": 200, "s": 200, "h": 2, "g": 2}.get(d, min(n, 32)) for d, n in graph.dims})
     whole = choosing(plan, specialize=False)
     inputs = draw(small)
     for a, b in zip(run(small, plan, inputs), run(small, whole, inputs), strict=True):

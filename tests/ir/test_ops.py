@@ -190,7 +190,7 @@ def assert_close(got: Any, expected: Array, tolerance: float) -> None:
 def through_float(c: Case) -> Array:
     """The slow, obvious interpreter."""
     inputs = {t.name: Named(t.dims, x) for t, x in zip(c.program.inputs, c.inputs, strict=True)}
-    out = run_program(lower(c.program), inputs, FloatSemantics(SIZES))["O"]
+    out = run_program(lower(c.program), inputs, FloatSemantics(c.program.sizes))["O"]
     return np.transpose(out.data, [out.dims.index(d) for d in c.program.outputs[0].dims])
 
 
@@ -232,9 +232,9 @@ def kernel_source(p: Program, tile: int = 4) -> str:
 
 def through_triton(c: Case) -> Array:
     module = load_export(kernel_source(c.program))
-    (made,) = c.program.outputs
+    (made,), sizes = c.program.outputs, c.program.sizes
     out = torch.full(
-        [SIZES[d] for d in made.dims], -1 if made.dtype == "int32" else math.nan, dtype=getattr(torch, made.dtype)
+        [sizes[d] for d in made.dims], -1 if made.dtype == "int32" else math.nan, dtype=getattr(torch, made.dtype)
     )
     given = [x.float() if x.is_floating_point() else x.int() for x in tensors(c)]
     with np.errstate(all="ignore"):  # lanes past the end of a dimension may hold anything
@@ -957,6 +957,8 @@ WORDS = [
 ]
 """Integers of 32 bits, the ends among them."""
 DIVISORS = [1, 2, 3, 7, 16, 100, -1, -2, -3, -100, (1 << 30) + 1, (1 << 31) - 1, -(1 << 31)]
+LONG = 1 << 11
+"""Elements of a row of these: a kernel takes thousands of pairs in little more time than a few."""
 OF_INTEGERS = [n for n, row in OPS.items() if row.of_integers or row.integers]
 
 
@@ -967,9 +969,9 @@ def test_what_is_of_integers_is_exact_in_32_bits(name: str, column: str) -> None
     row = OPS[name]
     others = DIVISORS if row.of_integers else [*range(-2, 35)] if not row.commutes else WORDS[::3]
     pairs = [(x, y) for x in WORDS for y in others if (x, y) != (-(1 << 31), -1)]
-    count = SIZES["m"] * SIZES["k"]
+    count = SIZES["m"] * LONG
     for start in range(0, len(pairs), count):
-        some = np.resize(np.array(pairs[start : start + count]), (count, 2)).T.reshape(2, SIZES["m"], SIZES["k"])
+        some = np.resize(np.array(pairs[start : start + count]), (count, 2)).T.reshape(2, SIZES["m"], LONG)
         made = exact_case(name, some)
         np.testing.assert_array_equal(COLUMNS[column][0](made), made.expected)
 
@@ -981,7 +983,8 @@ def exact_case(name: str, given: NDArray[np.int64]) -> Case:
     b = Builder(tensors, ORDER)
     b.emit(name, "X0", "X1", out="O")
     output = Tensor("O", ("m", "k"), "int32")
-    program = Program("one", tuple(SIZES.items()), "float32", tensors, tuple(b.eqns), (output,))
+    sizes = SIZES | dict(zip(("m", "k"), x.shape, strict=True))
+    program = Program("one", tuple(sizes.items()), "float32", tensors, tuple(b.eqns), (output,))
     inputs = (x.astype(np.int32), y.astype(np.int32))
     return Case(program, inputs, inputs, np.asarray(OPS[name].ref(x, y)).astype(np.float64))
 

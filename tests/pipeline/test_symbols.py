@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +22,7 @@ from mirage_cli.pipeline.agreement import agrees
 from mirage_cli.pipeline.model import Replaced, as_module
 from mirage_cli.pipeline.regions import Cut, attribute, cut, exported, in_range
 from mirage_cli.pipeline.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -304,12 +303,8 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("dynamic")
-    script = folder / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
     env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder / "mirage.db")], env=env, capture_output=True, text=True, timeout=400
-    )
+    done = forked.ran((str(folder / "mirage.db"),), folder, env, SCRIPT, most_s=400)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +31,7 @@ from mirage_cli.pipeline.regions import (
 from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.taken import table
 from mirage_cli.spec.aten.trace import supported
+from tests import forked
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -472,12 +471,8 @@ print(json.dumps(found))
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a script without `if __name__ == "__main__"` gets."""
     folder = tmp_path_factory.mktemp("callers")
-    script = folder / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
     env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder / "mirage.db")], env=env, capture_output=True, text=True, timeout=240
-    )
+    done = forked.ran((str(folder / "mirage.db"),), folder, env, SCRIPT, most_s=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

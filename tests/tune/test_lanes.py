@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.lanes import at_once
+from mirage_cli.verify import numeric
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.testdata import memory_of
 
@@ -220,8 +222,10 @@ def test_a_judgement_is_the_same_and_of_one_call_where_all_is_right(beyond: floa
     assert (once, calls) == ((1, 7) if right else (8, 7))
 
 
-def test_what_is_refused_at_once_is_judged_by_calls_one_after_another() -> None:
-    program = parse_spec(ROWS).at()
+def test_what_is_refused_at_once_is_judged_by_calls_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same data, unless calls may have changed them."""
+    program, drawn, draw = parse_spec(ROWS).at(), list[str](), numeric.draw_inputs
+    monkeypatch.setattr(numeric, "draw_inputs", lambda p, kind, *more: (drawn.append(kind), draw(p, kind, *more))[1])
 
     def other(run: Any, inputs: Any) -> Any:
         return [[x * w + 1] for x, w in inputs]
@@ -231,5 +235,7 @@ def test_what_is_refused_at_once_is_judged_by_calls_one_after_another() -> None:
             xs[0].fill_(0.0)
         return [[x * w] for x, w in inputs]
 
-    for wrong in (other, torn, lambda *_: None):
+    for wrong, times in ((other, 2), (torn, 2), (lambda *_: None, 1)):
+        drawn.clear()
         assert judge(program, lambda xs: [xs[0] * xs[1]], torch.mul, at_once=wrong).ok
+        assert Counter(drawn) == dict.fromkeys(drawn, times)

@@ -212,16 +212,20 @@ def test_instances_compute_at_once_what_each_of_them_computes(name: str, monkeyp
     assert {n: content(x) for n, x in alone.items()} == {n: content(x) for n, x in at_once.items()}
 
 
-def test_a_tile_is_loaded_once_for_all_instances_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, read = CASES["split_matmul"], FieldMemory.read
+def test_a_tile_is_loaded_once_for_all_instances_that_need_it_and_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, read, write = CASES["split_matmul"], FieldMemory.read, FieldMemory.write
     sizes, schedule = small_instance(case.program, case.graph, 3)
     program, graph = case.program.resized(sizes), case.graph.resized(sizes)
     run = run_draws(program, 3, range(1, 2), (1,))
     found: list[str] = []
+    stored: list[str] = []
     monkeypatch.setattr(FieldMemory, "read", lambda m, *at: (found.append(m.name), read(m, *at))[1])
+    monkeypatch.setattr(FieldMemory, "write", lambda m, *at: (stored.append(m.name), write(m, *at))[1])
     run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
     m, n, k = (len(tiles(0, sizes[d], schedule.kernels["k0"].tile(d))) for d in "mnk")
     assert m > 1 < n and found.count("X") == found.count("W") == k
+    (output,) = graph.outputs
+    assert stored.count(output.name) == 1
 
 
 def test_a_mugraph_that_is_run_again_computes_nothing_but_its_stores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_cli.ir.access import is_plain
+from mirage_cli.ir.access import Tables, is_plain
 from mirage_cli.ir.mugraph import Kernel, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
@@ -600,14 +600,15 @@ def without_ragged_instances(kernel: Kernel, *rest: Any) -> list[Any]:
     return [(w, at) for w, at in INSTANCES(kernel, *rest) if all(high - low > 1 for low, high in w.values())]
 
 
-def at_first_tile(self: Any, s: Store, window: Window) -> At:
+def at_first_tile(self: Any, s: Store, window: Window, tables: Tables) -> At:
     """Reads are right; a store goes to the first rows."""
-    return PLACES(self, s, {d: (0, high - low) for d, (low, high) in window.items()})
+    return PLACES(self, s, {d: (0, high - low) for d, (low, high) in window.items()}, tables)
 
 
-def one_further(self: Any, s: Store, window: Window) -> At:
+def one_further(self: Any, s: Store, window: Window, tables: Tables) -> At:
     """A store by indices goes to the next rows."""
-    return PLACES(self, s, window if is_plain(s.access) else {d: (a + 1, b + 1) for d, (a, b) in window.items()})
+    further = window if is_plain(s.access) else {d: (a + 1, b + 1) for d, (a, b) in window.items()}
+    return PLACES(self, s, further, tables)
 
 
 def a_chunk_too_few(*args: Any) -> dict[str, int]:
@@ -629,7 +630,7 @@ WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile starts early, so that it is full": ("rmsnorm_linear", "tiles", full_last_tile),
     "grid of whole tiles alone: a hole": ("gram", "_instances", without_ragged_instances),
     "last instance does not run: a hole": ("gram", "_instances", without_last_instance),
-    "stores overlap: every instance stores at the first tile": ("gram", "_Instances.places", at_first_tile),
+    "stores overlap: every instance stores at the first tile": ("causal_attention", "_Instances.places", at_first_tile),
     "parts go one element further": ("parts", "_Instances.places", one_further),
     "appended rows go one row further": ("append", "_Instances.places", one_further),
     "the merge reads a chunk too few": ("split_matmul", "_chunk_sizes", a_chunk_too_few),
@@ -654,7 +655,7 @@ def test_wrong_executions_are_refused(name: str, monkeypatch: pytest.MonkeyPatch
     assert not verdict.ok
     assert verdict.net == "field"
     assert "hole" not in name or verdict.detail.startswith("hole: nothing writes Y[")
-    assert "stores" not in name or verdict.detail.startswith("overlapping store: Y[")
+    assert "stores" not in name or verdict.detail.startswith("overlapping store: O[")
     assert verdict.counterexample is not None and "seed 0, sizes " in verdict.counterexample
 
 
