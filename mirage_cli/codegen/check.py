@@ -458,7 +458,7 @@ class _Checker:
             case (
                 nodes.Cast()
                 | nodes.MatrixType()
-                | nodes.Registers()
+                | nodes.Ended()
                 | nodes.Spread()
                 | nodes.Repeated()
                 | nodes.Permuted()

@@ -13,14 +13,15 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from mirage_cli.codegen import bytepairs, narrow, nodes
-from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.access import Descriptor, specialized
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, ScheduledKernel
-from mirage_cli.codegen.matrices import factors, matrices, of_warpgroups, operand_types
+from mirage_cli.codegen.matrices import Matrices, factors, matrices, of_warpgroups, operand_types
 from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
+from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn, cast_of
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import (
@@ -350,18 +351,21 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> Expr:
         (value, groups), dtype = [*m.operands()][pairs.left], types[pairs.left]
         return bytepairs.product(k, e, pairs, _operand(s, value, groups, e, dtype), accumulator)
     operands = zip(m.operands(), types, strict=True)
-    shared = loaded_for_others(s, e) if accumulator == e.out else frozenset[str]()
-    left, right = (_operand(s, value, groups, e, dtype, value in shared) for (value, groups), dtype in operands)
+    left, right = (_operand(s, value, groups, e, dtype) for (value, groups), dtype in operands)
+    found = nodes.Dot(left, right, accumulator, _precision(k, m, types))
+    return nodes.Ended(found) if accumulator == e.out and ends_in_iteration(s, e, found) else found
+
+
+def _precision(k: ScheduledKernel, m: Matrices, types: tuple[str, str]) -> nodes.Precision:
     if {*types} <= FLOAT8:
-        return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[k.graph.dtype])
+        return FLOAT8_TERMS[k.graph.dtype]
     if len({*types}) == 2:
-        part = "tf32" if "float16" in types else "bfloat16"
-        return nodes.Dot(left, right, accumulator, nodes.InParts(types.index("float32"), part))
+        return nodes.InParts(types.index("float32"), "tf32" if "float16" in types else "bfloat16")
     if types[0] != "float32":
-        return nodes.Dot(left, right, accumulator, None)
+        return None
     if not k.float32_products & {m.left, m.right}:  # of two smaller types, both of which TF32 holds
-        return nodes.Dot(left, right, accumulator, "tf32")
-    return nodes.Dot(left, right, accumulator, "tf32x3" if k.schedule.tf32x3 else "ieee")
+        return "tf32"
+    return "tf32x3" if k.schedule.tf32x3 else "ieee"
 
 
 def unfolded(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
@@ -373,28 +377,57 @@ def unfolded(k: ScheduledKernel, e: Eqn, x: Expr) -> Expr:
     return nodes.Permuted(x, result) if whole != result else x
 
 
-def loaded_for_others(s: Scope, e: Eqn) -> frozenset[str]:
-    """What the loop of a product of warpgroups loads for it and for others than products that take it alike: these have
-    it in registers. The product adds to an accumulator, and may still read its operands in the next iteration."""
+def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
+    """Whether a product of warpgroups that adds to an accumulator is to end in the iteration that starts it.
+
+    Triton leaves such a product under way, but in specialized loops, and the next iteration overwrites what it may
+    still read:
+
+    * in shared memory, what the loop loads for it and for others than products that take it alike. Triton has one
+      buffer less for that than for what products alone take.
+    * in registers, a left operand that the loop computes. One that follows from another product of the loop is safe:
+      that is waited for, and all before it, before the registers are written.
+    """
     k = s.scheduled
     loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
-    if loop is None or not of_warpgroups(k, matrices(k, e)):
-        return frozenset()
+    m = matrices(k, e)
+    if loop is None or x.precision == "ieee" or not of_warpgroups(k, m):
+        return False
+    if specialized(k.graph, k.kernel, k.schedule, k.sizes):
+        return False
+    steps = {x.out: x for x in loop.steps}
+
+    def waits(value: str) -> bool:
+        y = steps.get(value)
+        product = isinstance(y, Eqn) and y.op == "dot" and on_matrix_units(y, k.dims, k.block)
+        return product or (isinstance(y, Eqn) and any(map(waits, y.values)))
+
+    left = x.left
+    while isinstance(left, nodes.Permuted | nodes.Reshaped | nodes.MatrixType):
+        left = left.x
+    in_parts = x.precision == "tf32x3" or isinstance(x.precision, nodes.InParts)
+    as_loaded = isinstance(steps.get(m.left), Load) and isinstance(left, nodes.Value) and not in_parts
+    computed_left = m.left in steps and not as_loaded and not waits(m.left)
+    return computed_left or any(v in _loaded_for_others(s, loop) for v in (m.left, m.right))
+
+
+def _loaded_for_others(s: Scope, loop: Loop) -> frozenset[str]:
+    """What a loop loads for others than products that take it alike."""
+    k = s.scheduled
     taken = defaultdict[str, set[object]](set, {x.value: {"stored"} for x in loop.stores})
     for x in (x for x in loop.steps if isinstance(x, Eqn)):
         if x.op == "dot" and on_matrix_units(x, k.dims, k.block):
             m = matrices(k, x)
             for value, dtype in zip((m.left, m.right), operand_types(k, x, m), strict=True):
-                taken[value].add((dtype, {*x.axes} <= s.clean.get(value, NOWHERE)))
+                taken[value].add((dtype, {*x.axes} <= s.clean.get(value, NOWHERE), of_warpgroups(k, m)))
         else:
             for value in x.values:
                 taken[value].add("computed")
-    return frozenset(x.out for x in loop.steps if isinstance(x, Load) and x.out in e.values and len(taken[x.out]) > 1)
+    return frozenset(x.out for x in loop.steps if isinstance(x, Load) and len(taken[x.out]) > 1)
 
 
-def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: str, registers: bool = False) -> Expr:
-    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type. registers:
-    whether it is not to be taken from shared memory, as it was loaded."""
+def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: str) -> Expr:
+    """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     k = s.scheduled
     kind = k.type_of(value)
     if dtype == "float16" and narrow.packed(k, value):
@@ -404,8 +437,6 @@ def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: s
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
         x = _masked(k, k.full_block(value), [d for d in e.axes if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
-    if registers:
-        x = nodes.Registers(x)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
     wanted = merged(*groups)

@@ -95,20 +95,19 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
-REGISTERS = '''
+ENDED = '''
 @triton.jit
-def in_registers(x):
-    """x, in what the compiler takes for a computation. A product of warpgroups reads what it is given of a load while
-    the loop goes on. Where other operators take the same load, Triton has no buffer more for that, and copies the next
-    block over what may not have been read."""
-    return tl.where(tl.program_id(0) >= 0, x, tl.zeros_like(x))
+def ended(x):
+    """x, in what the compiler takes for a computation: a product that is waited for. Triton would leave it under way
+    and let the next iteration overwrite what it may still read."""
+    return tl.where(tl.program_id(0) >= 0, x, tl.full(x.shape, 1, x.dtype))
 '''.strip()
-"""What modules start with whose loops load something for products and for other operators."""
+"""What modules start with in which a product is to end in the iteration that starts it."""
 BYTES = '''
 @triton.jit
 def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, pure: tl.constexpr = False):
     """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time. What is
-    said to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: these read them
+    said to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: they are read
     from shared memory one by one then, but where four lie side by side along the summed axis."""
     if INTERPRETED:
         return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16)
@@ -367,7 +366,7 @@ HELPERS = {
     "pair_bytes",
     "every_second",
     "even",
-    "in_registers",
+    "ended",
     "dot_float8",
     "first_bits",
     "behind",

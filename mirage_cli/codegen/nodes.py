@@ -495,18 +495,6 @@ class InTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class Registers:
-    """A block as a product takes one that was computed, from registers, and not what was loaded as it lies in shared
-    memory."""
-
-    x: Expr
-
-    @property
-    def axes(self) -> Axes:
-        return self.x.axes
-
-
-@dataclass(frozen=True, slots=True)
 class MatrixType:
     """bfloat16 as the matrix units take it."""
 
@@ -647,6 +635,9 @@ class InParts:
     part: OneOf["bfloat16", "tf32"]
 
 
+Precision: TypeAlias = OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
@@ -655,11 +646,22 @@ class Dot:
     left: Expr
     right: Expr
     accumulator: str | None
-    precision: OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
+    precision: Precision
 
     @property
     def axes(self) -> Axes:
         return (*self.left.axes[:-1], self.right.axes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A product that is waited for before anything else is done."""
+
+    x: Dot
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -684,7 +686,6 @@ Expr: TypeAlias = (
     | EverySecond
     | InTurns
     | MatrixType
-    | Registers
     | Spread
     | Repeated
     | Permuted
@@ -698,5 +699,6 @@ Expr: TypeAlias = (
     | Product
     | Reduce
     | Dot
+    | Ended
     | Added
 )

@@ -11,6 +11,7 @@ from mirage_cli.codegen.helpers import (
     BOUND,
     BYTES,
     DESCRIPTORS,
+    ENDED,
     EXTREMA,
     FETCH,
     FLOAT8,
@@ -21,7 +22,6 @@ from mirage_cli.codegen.helpers import (
     OPERATORS,
     OVERLAP,
     PAIRS,
-    REGISTERS,
     RELEASE_BEFORE,
 )
 from mirage_cli.codegen.library import buffers_of, library_kernel
@@ -112,7 +112,7 @@ class Parts:
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
         helpers += [PAIRS] * any(k.paired for k in self.kernels.values())
-        helpers += [REGISTERS] * any("in_registers(" in k for k in kernels)
+        helpers += [ENDED] * any("ended(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
         helpers += [IN_PARTS] * any("dot_in_" in k for k in kernels)
         helpers += [FLOAT8_STORED] * any("to_float8_" in k for k in kernels)

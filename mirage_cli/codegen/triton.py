@@ -609,7 +609,6 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,
-    nodes.Registers: lambda x, names: f"in_registers({_expr(x.x, names)})",
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
     nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
     nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
@@ -624,6 +623,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
     nodes.Dot: _dot,
+    nodes.Ended: lambda x, names: f"ended({_expr(x.x, names)})",
     nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
 }
 

@@ -457,7 +457,7 @@ class Program:
         types = self.float_types()
         own = {e.out for e in self.eqns if e.out not in self.internals and OPS[e.op].kind != "reduction"}
         casts = (e for e in self.eqns if cast_of(e) == "float32")
-        return frozenset(e.out for e in casts if types[e.values[0]] in HALVES and e.values[0] in own)
+        return frozenset(e.out for e in casts if types.get(e.values[0]) in HALVES and e.values[0] in own)
 
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}

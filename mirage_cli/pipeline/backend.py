@@ -32,7 +32,7 @@ from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.outlining import inlined, replace_call
 from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
-from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, only_lifted, results
+from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, for_autograd, only_lifted, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
@@ -55,8 +55,13 @@ def mirage(
     settings.gpu()
     kept_whole(model, example_inputs)
     compiler = partial(compiled, settings=settings)
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     made = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, keep_inference_input_mutations=True
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
+        decompositions=for_autograd() if runs_on(tensors) else None,
+        keep_inference_input_mutations=True,
     )
     return made(model, example_inputs)
 

@@ -62,6 +62,7 @@ from mirage_cli.pipeline.symbols import (
 from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import APART, overloadless
+from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import (
     Traced,
     inverse,
@@ -176,6 +177,18 @@ def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
     table = pytorchs_table(frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten"))
     for_each = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op)}
     return {op: table[op] for op in unknown if op in table} | for_each
+
+
+@cache
+def for_autograd() -> Mapping[Any, Any]:
+    """The same of all operators, for AOTAutograd: what a derivative calls is not known before. What draws numbers stays
+    whole: its parts might draw others."""
+    table = pytorchs_table(frozenset())
+    return {op: by for op, by in table.items() if overloadless(op) not in ATEN and not draws(op)}
+
+
+def draws(operator: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 @cache

@@ -119,7 +119,7 @@ def _explore(
     run: _Search, written: greedy.Kernels, end: Callable[[], bool], deadline: Callable[[], bool]
 ) -> tuple[list[tuple[Costed, ...]], str]:
     """The kernels of each plan, and why the search stopped: of those within the bounds until the deadline, and of those
-    that need no search until the end."""
+    that need no search, or go on from the best that it found, until the end."""
     unsearched = [written]
     stopped = "exhausted"
     try:
@@ -128,13 +128,16 @@ def _explore(
         if run.assembly.exact_candidate(tuple(fused.values())):
             unsearched = [fused]
         run.deadline = deadline
-        unsearched.append(greedy.stored(run, fused))
+        unsearched.append(greedy.improved(run, fused))
         for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, budget)
     except greedy.OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
+    if run.found and stopped != "interrupted":
+        run.deadline = end
+        unsearched.append(greedy.improved(run, {c.implementation.targets: c for c in run.found[0][1]}))
     return [*(steps for _, steps in run.found), *(tuple(k.values()) for k in unsearched)], stopped
 
 
@@ -195,6 +198,7 @@ class _Search:
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
         self.found: list[Way] = []  # kernel graphs so far
         self.ceiling = math.inf
+        self.made: greedy.Made = {}
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
         self.last: dict[frozenset[Form], list[LastKernel]] = {}
         self.enumerated = 0

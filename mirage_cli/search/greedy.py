@@ -2,7 +2,7 @@
 kernels reduce then stored where that does.
 
 The exhaustive search starts from them. They bound what is worth looking at, and they are what there is of a program so
-long that time ends the search.
+long that time ends the search. What it finds is improved by the same steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MAX_TOGETHER = 8
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
 
+Made = dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None]
+"""The cheapest kernel by the classes that it puts into memory and those that it reads; None where there is none."""
+
 
 class OutOfTimeError(Exception):
     """The budget is spent, or the user interrupted."""
@@ -36,6 +39,7 @@ class Planner(Protocol):
     d: Decomposition
     space: Space
     gap_us: float
+    made: Made
 
     def implemented(self, e: Expansion) -> list[Costed]: ...
 
@@ -90,13 +94,17 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
     return _in_order(kernels)
 
 
-def stored(planner: Planner, fused: Kernels) -> Kernels:
-    """From a plan whose operators are fused: what a kernel reduces is put into memory first, by a kernel of its own,
-    where that is predicted to be faster, and so on, as far as time allows. In order. What is fused one by one may have
-    passed by such a plan: the sums along one axis of a window that is summed along two."""
-    kernels, kernel = dict(fused), _maker(planner)
+def improved(planner: Planner, kernels: Kernels) -> Kernels:
+    """From any plan: its kernels are fused where that is predicted to be faster, and what a kernel reduces is put into
+    memory first, by a kernel of its own, where that is, and so on, as far as time allows. In order.
+
+    What is fused one by one may have passed by the second: the sums along one axis of a window that is summed along
+    two. What is searched within bounds may have passed by both.
+    """
+    kernels, kernel = dict(kernels), _maker(planner)
     gap_us = planner.gap_us
     with suppress(OutOfTimeError):
+        _fuse(kernels, planner, kernel)
         while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
             kernels, _with_one_in_place(kernels, planner, kernel), gap_us
         ):
@@ -105,17 +113,15 @@ def stored(planner: Planner, fused: Kernels) -> Kernels:
 
 
 def _maker(planner: Planner) -> Make:
-    known: dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None] = {}
-
     def kernel(targets: tuple[Form, ...], memory: frozenset[Form]) -> Costed | None:
         try:
             e = folded(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
         except InexpressibleError:
             return None
         key = targets, e.leaves
-        if key not in known:
-            known[key] = min(planner.implemented(e), key=lambda c: c.us, default=None)
-        return known[key]
+        if key not in planner.made:
+            planner.made[key] = min(planner.implemented(e), key=lambda c: c.us, default=None)
+        return planner.made[key]
 
     return kernel
 
@@ -162,13 +168,13 @@ Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
 
 
 def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
-    """Without an intermediate."""
+    """Without an intermediate, which its readers compute anew; of kernels that were made one, there may be none."""
     memory = frozenset(f for targets in kernels for f in targets)
-    for targets in kernels:
-        f, *others = targets
-        if not others and f not in outputs:
-            readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
-            yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in readers})
+    for targets, f in ((t, f) for t in kernels for f in t if f not in outputs):
+        readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
+        others = tuple(x for x in targets if x is not f)
+        come = [*readers, others] if others else readers
+        yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
 
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:

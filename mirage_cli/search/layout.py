@@ -5,8 +5,8 @@ block would lie apart, a few in each line of memory:
 
 * The value is multiplied by an input. The axes over which the product sums lie in the order of the input then, since a
   block of one is read beside a block of the other.
-* The last axis is a batch axis of a product on the matrix units that makes or reads the value, or the value is read at
-  one position of that axis. Those axes come first then.
+* The last axis is a batch axis of a product on the matrix units that makes or reads the value, or whose result meets
+  the value in elementwise operators, or the value is read at one position of that axis. Those axes come first then.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def memory_orders(d: Decomposition) -> dict[Form, tuple[str, ...]]:
                     batches.setdefault(f, []).append(axes & f.dims)
             for f, axes in summed_axes(d, node):
                 beside.setdefault(f, axes)
+    for f, axes in met_axes(d):
+        batches.setdefault(f, []).append(axes)
     plain = {f: _like(sort_axes(d, f.dims), beside.get(f, ())) for f in (*batches, *beside)}
     found = ((f, _order(axes, batches.get(f, []))) for f, axes in plain.items())
     orders = {f: order for f, order in found if order != sort_axes(d, f.dims)}
@@ -62,6 +64,26 @@ def batch_axes(node: Node) -> Iterator[frozenset[str]]:
             case "elementwise" | "leaf" | "derived":
                 pass
         made.append(dims)
+
+
+def met_axes(d: Decomposition) -> Iterator[tuple[Form, frozenset[str]]]:
+    """The classes that meet the result of a product in elementwise operators, as a bias of attention meets its scores,
+    with the batch axes of the product that they have."""
+    near: dict[Form, list[Form]] = {}
+    for form, nodes in d.nodes.items():
+        for node in nodes:
+            if all(OPS[s.op].kind == "elementwise" for s in node.steps):
+                for child in node.children:
+                    near.setdefault(form, []).append(child)
+                    near.setdefault(child, []).append(form)
+    for product, nodes in d.nodes.items():
+        for axes in dict.fromkeys(axes for n in nodes for axes in batch_axes(n)):
+            met = [product]
+            seen = {product}
+            for f in met:
+                new = [x for x in near.get(f, ()) if x not in seen and not seen.add(x)]
+                met += new
+                yield from ((x, axes & x.dims) for x in new if axes & x.dims and not d.is_input(x))
 
 
 def summed_axes(d: Decomposition, node: Node) -> Iterator[tuple[Form, tuple[str, ...]]]:

@@ -29,7 +29,9 @@ MAX_BLOCK = 65536
 CROWDED = 1024
 """Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
-"""A dimension shorter than this is not split over program instances."""
+"""A dimension shorter than this is not split over program instances by itself."""
+SPLIT_TOGETHER = 2048
+"""Elements that shorter axes of one reduction have together, at least, where the longest of them is split."""
 
 
 Roles = tuple[tuple[str, Role], ...]
@@ -119,6 +121,7 @@ def _choices_of_roles(
     reduced = {a for q in reductions for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
     together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
+    longest = {_longest_together(q, sizes) for q in reductions}
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 
@@ -130,7 +133,7 @@ def _choices_of_roles(
             yield "tile"
         if sizes[dim] > 16 or (dim in together and sizes[dim] > 1) or dim in dynamic:
             yield "loop"
-        if sizes[dim] >= SPLIT_MINIMUM:
+        if sizes[dim] >= SPLIT_MINIMUM or dim in longest:
             yield "split"
 
     def complete(chosen: Roles) -> Iterator[Roles | InexpressibleError]:
@@ -163,6 +166,13 @@ def _summed_together(
         short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
         together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
     return together
+
+
+def _longest_together(q: Eqn, sizes: Mapping[str, int]) -> str | None:
+    """The longest axis of a reduction over many elements, which may be split though it is short: the pictures, or their
+    rows, over which the gradient of a convolution's weight is summed."""
+    longest = max(q.axes, key=lambda a: sizes[a])
+    return longest if sizes[longest] > 16 and prod(sizes[a] for a in q.axes) >= SPLIT_TOGETHER else None
 
 
 def _summed_by_elements(kernel: Kernel) -> set[str]:

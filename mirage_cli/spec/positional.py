@@ -114,19 +114,27 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
 def reduction(name: str, a: Array, positions: Sequence[int], keep: bool = False, **options: float) -> Array:
     """A reduction of the spec language over these positions, which disappear unless they are kept."""
     at = {p % len(a.dims) for p in positions} if a.dims else set()
-    over = [x for p in sorted(at) for x in a.dims[p]]
-    if not {*leaves(over)} <= {*a.own}:
-        raise Unsupported(f"{name} over an axis along which the tensor is constant")
+    over = [x for p in sorted(at) for x in leaves(a.dims[p])]
+    varied = [x for x in over if x in {*a.own}]
+    times = math.prod(x.size for x in over if x not in varied)
     dims = tuple(() if p in at else d for p, d in enumerate(a.dims) if keep or p not in at)
-    held = tuple(x for x in a.own if x not in leaves(over))
+    held = tuple(x for x in a.own if x not in over)
 
     def make(names: Names, value: Value) -> Value:
-        axes = names.of(over)
-        return getattr(g, name)(value, *axes, **options) if axes else value
+        axes = names.of(varied)
+        made = getattr(g, name)(value, *axes, **options) if axes else value
+        return OF_EQUAL.get(name, lambda v, _: v)(made, times) if times > 1 else made
 
-    if not leaves(over):
+    if not over:
         return a.trace.add(Array(a.trace, dims, held, (a,), lambda _, value: value, a.mask))
     return a.trace.add(Array(a.trace, dims, held, (a,), make))
+
+
+OF_EQUAL: Mapping[str, Callable[[Value, int], Value]] = {
+    "sum": lambda v, n: v * n,
+    "logsumexp": lambda v, n: v + math.log(n),
+}
+"""Reductions of several equal numbers that are not the number itself."""
 
 
 def along(name: str, a: Array, positions: Sequence[int], **options: float) -> Array:
@@ -176,16 +184,16 @@ def product(a: Array, left: str, b: Array, right: str, kept: str) -> Array:
     dim_of |= {c: d for c, d in zip(right, b.dims, strict=True) if c not in left or not a.dims[left.index(c)]}
     both = {*a.own} | {*b.own}
     over = [x for c in dict.fromkeys(left + right) if c not in kept for x in leaves(dim_of[c])]
-    if not {*over} <= both:
-        raise Unsupported("a sum over an axis along which the tensor is constant")
-    alone = [x for x in over if x not in {*a.own} or x not in {*b.own}]
+    varied = [x for x in over if x in both]
+    times = math.prod(x.size for x in over if x not in both)
+    alone = [x for x in varied if x not in {*a.own} or x not in {*b.own}]
     held = tuple(dict.fromkeys(x for x in (*a.own, *b.own) if x not in over))
 
     def make(names: Names, x: Value, y: Value) -> Value:
-        axes = names.of(over)
-        if not axes:
-            return x * y
-        return g.dot(x, y, *axes) if not alone else g.sum(x * y, *axes)
+        axes = names.of(varied)
+        product = partial(g.dot, x, y) if not alone else partial(g.sum, x * y)
+        made = product(*axes) if axes else x * y
+        return made * times if times > 1 else made
 
     dims = tuple(dim_of[c] for c in kept)
     return a.trace.add(Array(a.trace, dims, held, (a, b), make))

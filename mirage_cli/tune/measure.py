@@ -49,6 +49,7 @@ class FailureKind(StrEnum):
 
     COMPILE = "compile"  # the module does not load, compile or launch
     OUT_OF_MEMORY = "out of memory"  # device memory, or more shared memory or registers than a block may have
+    RACE = "race"  # the compiled kernel may overwrite what it still reads
     FAULT = "fault"  # the GPU raised an error: an illegal address, a failed assertion
     HANG = "hang"  # no answer in time
     CRASH = "crash"  # the process died

@@ -28,6 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from mirage_cli.codegen.races import races
 from mirage_cli.tune.compilefarm import CompileRequest, KernelResources
 from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
 from mirage_cli.tune.modules import hash_triton, keep_hashes, load_module, read_generated
@@ -66,9 +67,12 @@ def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
             launch_on_meta(request.candidate, request.inputs, request.outputs, directory)
             for key, kernel in compiled.items():
                 if key not in known:
+                    refuse_races(kernel)
                     known[key] = resources(kernel)
                     compile_launcher(kernel)
             answer = tuple(known[key] for key in compiled)
+        except RaceError as e:
+            answer = Failure(FailureKind.RACE, str(e))
         except Exception as e:  # the border of the process: whatever the compiler raises is the candidate's failure
             if tool_was_killed(e):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -112,6 +116,16 @@ def launch_on_meta(
     with torch.no_grad():
         module.launch([_meta(t) for t in inputs], [_meta(t) for t in outputs], module.make_scratch("meta"))
     keep_hashes(module)
+
+
+class RaceError(Exception):
+    """A kernel that may overwrite what it still reads. It may be right whenever it is run, so no judge is asked."""
+
+
+def refuse_races(kernel: Any) -> None:
+    """Raises RaceError."""
+    if found := races(kernel.asm["ttgir"]):
+        raise RaceError(f"{kernel.metadata.name}: {found}")
 
 
 def compile_launcher(kernel: Any) -> None:

@@ -11,9 +11,10 @@ from typing import Any, Literal  # elements of arrays: integers of several width
 import numpy as np
 from numpy.typing import NDArray
 
-MODULI = (3036803039, 1518401519, 759200759, 379600379)
-"""The largest chain of four primes p = 2q + 1 with every prime ≡ 3 mod 4 whose products fit in int64 (found by
-descending search; `tests/verify/test_field.py` proves that they are primes)."""
+MODULI = (2587865279, 1293932639, 646966319, 323483159)
+"""The largest chain of four primes p = 2q + 1 with every prime ≡ -1 mod 8·3·5·7·11·13 whose products fit in int64
+(found by descending search; `tests/verify/test_field.py` proves that they are primes). By quadratic reciprocity, the
+numbers up to 16 and their products have roots in each field, so that the root of 49·x is 7 times that of x."""
 
 LEVELS = len(MODULI)
 FINITE, PLUS_INF, MINUS_INF, UNDEFINED = 0, 1, -1, 2

@@ -11,24 +11,36 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.compilefarm import Compiled, CompileFarm, KernelResources
 from mirage_cli.tune.measure import Candidate, TensorSpec
 
 Compile = Callable[[MuGraph, Schedule, int], tuple[KernelResources, ...]]
+CompileText = Callable[[MuGraph, str, int], Compiled]
 Stages = Callable[[MuGraph, Schedule, int, str], str]
 
 
 @pytest.fixture(scope="session")
-def compiled(farm: Callable[[int], CompileFarm]) -> Compile:
-    """The kernels of a μGraph, which spill nothing, at a schedule for an architecture."""
+def compiled_text(farm: Callable[[int], CompileFarm]) -> CompileText:
+    """What becomes of a text of a μGraph's kernels for an architecture."""
 
-    def compile_for(graph: MuGraph, plan: Schedule, arch: int) -> tuple[KernelResources, ...]:
+    def compile_for(graph: MuGraph, source: str, arch: int) -> Compiled:
         def specs(tensors: tuple[Tensor, ...]) -> tuple[TensorSpec, ...]:
             return tuple(TensorSpec(t.name, tuple(graph.sizes[d] for d in t.dims), t.dtype) for t in tensors)
 
-        job = Candidate(graph.name, kernels_source(graph, plan), timeout_s=60)
+        job = Candidate(graph.name, source, timeout_s=60)
         ((_, kernels),) = farm(arch).compile_all([job], specs(graph.inputs), specs(graph.outputs))
-        assert isinstance(kernels, tuple), f"{kernels}\n{job.source}"
+        return kernels
+
+    return compile_for
+
+
+@pytest.fixture(scope="session")
+def compiled(compiled_text: CompileText) -> Compile:
+    """The kernels of a μGraph, which spill nothing, at a schedule for an architecture."""
+
+    def compile_for(graph: MuGraph, plan: Schedule, arch: int) -> tuple[KernelResources, ...]:
+        kernels = compiled_text(graph, source := kernels_source(graph, plan), arch)
+        assert isinstance(kernels, tuple), f"{kernels}\n{source}"
         assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
         return kernels
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -560,6 +562,72 @@ def test_a_backend_trains() -> None:
     assert len(gradients[0]) == len(gradients[1]) == 9
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+class Classes(nn.Module):
+    """A language model's head: tied rows, and words that do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(13, 8), nn.LayerNorm(8)
+
+    def forward(self, i: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        h = self.norm(self.words(i))[:, :6]
+        return nn.functional.cross_entropy(h @ self.words.weight[:, 2:].T, target, ignore_index=-1)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.ones(12)), nn.Linear(12, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As GPUs compute `rms_norm`."""
+        return self.out(torch.ops.aten._fused_rms_norm(x, [12], self.weight, 1e-6)[0]).mean(0)
+
+
+def pictures(*layers: nn.Module) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Sequential(*layers), (torch.randn(2, 4, 7, 8, requires_grad=True),)
+
+
+TRAINED: dict[str, Callable[[], tuple[Any, tuple[torch.Tensor, ...]]]] = {
+    "activations": lambda: (
+        nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6), nn.GELU(), nn.ELU(), nn.LogSigmoid(), nn.Softmax(-1)),
+        (torch.randn(5, 8, requires_grad=True),),
+    ),
+    "classes": lambda: (Classes(), (torch.randint(0, 13, (6,)), torch.tensor([1, 2, -1, 4, 5, 12]))),
+    "rms norm": lambda: (Scaled(), (torch.randn(4, 12, requires_grad=True),)),
+    "convolutions": lambda: pictures(
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), nn.GroupNorm(3, 6), nn.Hardswish(),
+        nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, groups=2),
+    ),
+    "dilated": lambda: pictures(
+        nn.Conv2d(4, 6, 3, dilation=(1, 2)), nn.SiLU(), nn.ConvTranspose2d(6, 4, 3, dilation=2),
+    ),
+    "of one axis": lambda: (
+        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 3)), nn.LeakyReLU(), nn.Flatten()),
+        (torch.randn(2, 3, 9),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_derivatives_are_in_regions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each region's program agrees with PyTorch in float64, or its operators are left."""
+    torch.manual_seed(0)
+    model, inputs = TRAINED[name]()
+    cuts: list[Cut] = []
+    monkeypatch.setattr(backend, "runs_on", lambda _: True)
+    monkeypatch.setattr(backend, "with_kernels", lambda graph, _: cuts.append(cut(copy.deepcopy(graph))))
+    torch._dynamo.reset()
+    read = [x for x in (*inputs, *model.parameters()) if x.requires_grad]
+    found, expected = (
+        torch.autograd.grad(run(*inputs).square().sum(), read)
+        for run in (torch.compile(model, backend="mirage"), model)
+    )
+    torch.testing.assert_close(found, expected)
+    assert len(cuts) == 2 and all(c.regions for c in cuts)
+    assert not [x for c in cuts for x in c.left.items()]
 
 
 def test_a_kernel_takes_what_lies_otherwise_by_another_kernel() -> None:

@@ -65,6 +65,11 @@ def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
     assert buffers["b"] == "float16"
 
 
+def test_a_cast_of_whole_numbers_that_are_computed_widens_no_float() -> None:
+    p = a_program("a = index(k) | b = sub(a, 5) | c = float32(b) | O = mul(X, c)", "O")
+    assert not p.widened()
+
+
 def test_an_output_in_float16_is_not_read_again_where_eager_has_float32() -> None:
     p = program("m=16 k=16", "X[m,k] Y:float32[m,k]", "a = mul(X, Y) | b = sum(a; k) | O = div(a, b)", "a O")
     assert [t.dtype for t in p.outputs] == ["float16", "float16"]

@@ -62,6 +62,21 @@ outputs:
         ),
         pytest.param(
             """\
+  X: [k, h, i, d]
+  Y: [k, h, j, d]
+  Z: [i, j, c]
+  W: [c, h]
+program: |
+  B = dot(Z, W, c)
+  O = softmax(dot(X, Y, d) + B, j)
+outputs:
+  O: [k, h, i, j]
+""",
+            {"B": ("h", "i", "j")},
+            id="a batch axis of the product that a bias is added to comes first",
+        ),
+        pytest.param(
+            """\
   X: [i, c]
   V: [c, h, d]
   W: [j, d, h]

@@ -94,3 +94,16 @@ def test_a_kernel_that_merges_the_chunks_of_another_is_refused() -> None:
     wrong = (k.renamed({"r_split_1": "r_split"}) if k is merging else k for k in right.kernels)
     verdict = check_equivalence(program, replace(right, kernels=(*wrong,)), 0)
     assert not verdict.ok and verdict.net == "structure", verdict
+
+
+def test_short_axes_are_split_where_a_sum_over_them_is_long() -> None:
+    """The gradient of a convolution's weight: few rows and columns, and a sum over 32 pictures of 28 by 28."""
+    text = "name: taps\ndims: {b: 32, y: 28, x: 28, c: 128, o: 128, i: 3, j: 3}\n"
+    text += "inputs: {X: [b, y, x, c], D: [b, y, x, o]}\n"
+    text += "program: O = dot(X[b, y + i - 1, x + j - 1, c], D, b, y, x)\noutputs: {O: [o, i, j, c]}\n"
+    result = search(lower(parse_spec(text).at()), find_target("h100"))
+    best = result.candidates[0]
+    assert [k.split for k in best.graph.kernels] == ["b", None]
+    assert 3 * best.predicted_us < min(
+        c.predicted_us for c in result.candidates if not any(k.split for k in c.graph.kernels)
+    )

@@ -268,7 +268,6 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: torch.roll(x, 4) + 1, (torch.randn(3, 5),)),
         (lambda x: torch.nn.functional.pad(x, (2, 1), mode="replicate") * 2, (torch.randn(1, 3, 5),)),
         (lambda x, w: aten._prelu_kernel(x, w), (torch.randn(3, 5), torch.rand(5))),
-        (lambda x: aten.log_sigmoid_forward(x)[0], (torch.randn(3, 5),)),
         (lambda x, i: aten._unsafe_index(x, [i]) * 2, (torch.randn(5, 3), torch.tensor([1, 0, 4, 4]))),
         (lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2])[0], (torch.randn(1, 2, 7, 7),)),
         (lambda x: torch.nn.functional.adaptive_max_pool2d(x, (2, 3)) * 2, (torch.randn(1, 2, 4, 9),)),
@@ -302,6 +301,9 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda i: ~i + (~(i > 3)).int(), (COUNTS.int() - 300,)),
         (lambda i: ((i & 0xF) - 8 + (i >> 4)) / 3, (torch.tensor([-128, -7, 0, 127], dtype=torch.int8),)),
         (lambda t: torch.sin(t * 1000000.0 / 3e9), (COUNTS,)),
+        (lambda x: x[:, None].expand(3, 4, 5).sum((0, 1)) + x.expand(2, 3, 5).mean(0), (torch.randn(3, 5),)),
+        (lambda x: x[:, None].expand(3, 4, 5).logsumexp(1) * 2, (torch.randn(3, 5),)),
+        (lambda x, y: torch.einsum("abc,cd->d", x.expand(4, 3, 5), y), (torch.randn(3, 5), torch.randn(5, 2))),
         (
             lambda x, i: aten.nll_loss_forward(x, i, None, 1, -100)[0],
             (torch.randn(4, 5), torch.tensor([1, -100, 4, 0])),

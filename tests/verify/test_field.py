@@ -67,6 +67,7 @@ def test_moduli_are_a_cunningham_chain_of_primes() -> None:
         assert all(p % d for d in range(2, math.isqrt(p) + 1))
         assert p % 4 == 3
         assert p * p < 2**63
+        assert all(pow(root * root, (p + 1) // 4, p) == root for root in range(1, 17))
     for p, q in pairwise(MODULI):
         assert p == 2 * q + 1
 

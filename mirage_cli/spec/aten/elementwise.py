@@ -281,11 +281,6 @@ def _log_sigmoid(x: Array) -> Array:
     return both(lambda v: g.minimum(v, 0) - g.log1p(g.exp(-g.abs(v))), x)
 
 
-@aten("aten.log_sigmoid_forward")
-def _log_sigmoid_forward(x: Array) -> list[Array]:
-    return [_log_sigmoid(x)]
-
-
 @aten("aten.nan_to_num", with_node=True)
 def _nan_to_num(_t: Trace, node: Any, x: Array, nan: Any = None, high: Any = None, low: Any = None) -> Array:
     """By default 0, and the largest numbers of the type."""

@@ -68,15 +68,15 @@ def of_a_class(node: Any) -> tuple[Named, ...]:
 
 @aten("aten.nll_loss", "aten.nll_loss_nd", named=of_a_class)
 def _nll_loss(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100) -> Array:
-    """Of logarithms and class numbers: what counts is where the position along the classes is that number."""
-    at = min(1, len(x.dims) - 1)
-    loss, counts = of_classes(x, target, weight, ignored, at)
-    return _over(loss, counts, reduce)
+    return _nll_loss_forward(x, target, weight, reduce, ignored)[0]
 
 
 @aten("aten.nll_loss_forward", "aten.nll_loss2d_forward", named=of_a_class)
 def _nll_loss_forward(x: Array, target: Array, weight: Any, reduce: int, ignored: int) -> list[Array]:
-    return [_nll_loss(x, target, weight, reduce, ignored)]
+    """Of logarithms and class numbers: what counts is where the position along the classes is that number. And how much
+    all count together, which is 0 where nothing is summed."""
+    loss, counts = of_classes(x, target, weight, ignored, min(1, len(x.dims) - 1))
+    return [_over(loss, counts, reduce), summed(counts) if reduce else x.trace.full([], 0.0)]
 
 
 def of_classes(x: Array, target: Array, weight: Any, ignored: int, at: int) -> tuple[Array, Array]:

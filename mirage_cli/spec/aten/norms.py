@@ -53,7 +53,10 @@ def _rms_norm(
 
         eps = torch.finfo(node.args[0].meta["val"].dtype).eps
     made = affine(p.along("rms_norm", x, at, eps=eps), weight, None)
-    return [made] if overloadless(node.target) == "aten._fused_rms_norm" else made
+    if overloadless(node.target) == "aten.rms_norm":
+        return made
+    square = p.reduction("mean", both(g.square, x), at, True)
+    return [made, both(lambda v: g.rsqrt(v + eps), square)]
 
 
 @aten("aten.group_norm", behind=1)

@@ -253,3 +253,10 @@ def _weight_norm(_t: Trace, node: Any, v: Array, size: Array, dim: int = 0) -> A
     size_now = norm(v, 2, [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
     made = both(lambda a, b, n: a * (b / n), v, size, size_now)
     return made if overloadless(node.target) == "aten._weight_norm" else [made, size_now]
+
+
+@aten("aten._weight_norm_interface_backward", behind=1)
+def _weight_norm_backward(grad: Array, v: Array, size: Array, size_now: Array, dim: int) -> list[Array]:
+    along = summed(both(operator.mul, grad, v), [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
+    across = both(lambda a, b, s, n: b - a * (s / n / n), v, grad, along, size_now)
+    return [both(lambda x, s, n: x * (s / n), across, size, size_now), both(operator.truediv, along, size_now)]

@@ -58,22 +58,53 @@ def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None
             reach = [d * (k - 1) for d, k in zip(each(dilation, rank), weight.shape[2:], strict=True)]
             padding = [n // 2 if padding == "same" else 0 for n in reach]
         seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
-        made = by_groups("bgc{places}{taps},goc{taps}->bgo{places}", seen, weight, groups, rank)
+        made = by_groups(CONVOLVED, seen, weight, groups, rank)
         made = p.reshaped(made, out)
     made = made if bias is None else both(operator.add, made, trailing(bias, rank))
     return made if len(node.meta["val"].shape) == rank + 2 else squeeze(made, [0])
 
 
+CONVOLVED = "bgc{places}{taps},goc{taps}->bgo{places}"
+
+
+def with_places(equation: str, rank: int) -> str:
+    """An equation for `einsum`, of pictures of so many axes."""
+    return equation.format(places="xyz"[:rank], taps="ijk"[:rank], phases="uvw"[:rank])
+
+
 def by_groups(equation: str, seen: Array, weight: Array, groups: int, rank: int) -> Array:
     """The product of pictures and a weight, of channels that are cut into groups: the weight's first."""
-    letters = {"places": "xyz"[:rank], "taps": "ijk"[:rank], "phases": "uvw"[:rank]}
-    equation = equation.format(**letters)
+    equation = with_places(equation, rank)
     if groups == 1:
         return p.einsum(equation.replace("g", ""), seen, weight)
     b, c, *others = seen.shape
     first, *rest = weight.shape
     seen = p.reshaped(seen, [b, groups, c // groups, *others])
     return p.einsum(equation, seen, p.reshaped(weight, [groups, first // groups, *rest]))
+
+
+@aten("aten.convolution_backward", products=2)
+def _convolution_backward(
+    grad: Array, x: Array, weight: Array, _biases: Any, stride: Any, padding: Any, dilation: Any, transposes: bool,
+    _more: Any, groups: int, wanted: Sequence[bool],
+) -> list[Array | None]:  # fmt: skip
+    """Of a convolution's input, weight and bias, those that are wanted. That of the input is the convolution the other
+    way. That of the weight is a sum over all places, of what the smaller picture is there and what is seen from it."""
+    steps, rank = (stride, padding, dilation), len(x.dims) - 2
+    large, small = (grad, x) if transposes else (x, grad)
+    seen = windows(large, weight.shape[2:], *steps, small.shape[2:], 0.0)
+    made: list[Array | None] = [None, None, None]
+    if wanted[0] and transposes:
+        made[0] = p.reshaped(by_groups(CONVOLVED, seen, weight, groups, rank), x.shape)
+    elif wanted[0]:
+        made[0] = transposed(grad, weight, *steps, x.shape, groups)
+    if wanted[1]:
+        parts = (p.reshaped(y, [y.shape[0], groups, -1, *y.shape[2:]]) for y in (seen, small))
+        equation = with_places("bgc{places}{taps},bgo{places}->goc{taps}", rank)
+        made[1] = p.reshaped(p.einsum(equation, *parts), weight.shape)
+    if wanted[2]:
+        made[2] = p.reduction("sum", grad, [i for i in range(len(grad.dims)) if i != 1])
+    return made
 
 
 def transposed(

@@ -63,7 +63,7 @@ def k0(W_ptr, X_ptr, A_ptr, t0_part_ptr, t1_part_ptr):
         X = tl.load(X_ptr + i_m[None, :] * 4096 + i_k[:, None], mask=in_m[None, :], other=0)  # [k, m]
         A = tl.load(A_ptr + i_k[None, :] * 16 + i_r[:, None])  # [r, k]
         t1 = tl.dot(A, X, t1)  # [r, m]
-        t0 = tl.dot(W, X, t0)  # [n, m]
+        t0 = ended(tl.dot(W, X, t0))  # [n, m]
     tl.store(t0_part_ptr + chunk * 32768 + i_m[None, :] * 4096 + i_n[:, None], t0.to(tl.float32), mask=in_m[None, :])
     if t_n == 0:  # the same for all of these instances: one of them stores
         tl.store(t1_part_ptr + chunk * 128 + i_m[None, :] * 16 + i_r[:, None], t1.to(tl.float32), mask=in_m[None, :])
