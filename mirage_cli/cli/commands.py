@@ -5,6 +5,7 @@
 from mirage_cli.cli import search
 from mirage_cli.cli import bench
 from mirage_cli.cli import found
+from mirage_cli.cli import verify
 from mirage_cli.cli import report
 from mirage_cli.cli import roofline
 from mirage_cli.cli import lock
@@ -33,4 +34,5 @@ __all__ = [
     "roofline",
     "search",
     "trace",
+    "verify",
 ]

@@ -1,24 +1,19 @@
-"""What was found: `mirage export`, `show` and `explain`; and `mirage verify`, which judges what somebody else wrote."""
+"""What was found: `mirage export`, `show` and `explain`."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirage_cli.cli.documents import emit
-from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
 from mirage_cli.cli.shared import (
     Database,
     Dims,
     Dtype,
     Json,
     OneSpec,
-    Seed,
-    ShardOption,
     TargetName,
     best_of,
     bests_of,
@@ -33,14 +28,13 @@ from mirage_cli.cli.shared import (
     tell_gpu,
     warn,
 )
-from mirage_cli.errors import MirageError, NothingStoredError, TargetError, UnknownIdError
-from mirage_cli.target.files import read_bytes, write_text
+from mirage_cli.errors import NothingStoredError, TargetError, UnknownIdError
+from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from mirage_cli.cli.layout import Sheet
-    from mirage_cli.cli.verifyall import Answer
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.records import Shown
@@ -256,111 +250,3 @@ def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Sheet]:
         terms = [*e.parts.items(), *((f"work: {term}", us) for term, us in e.busy.items())]
         rows = [(term, f"{us[0]:.2f} µs") for term, us in terms if abs(us[0]) >= 0.005]
         yield named(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
-
-
-@command(
-    "mirage verify lora.yaml lora.py --dim m=16    an exported kernel, or one that was changed since",
-    "mirage verify lora.yaml plan.txt              a μGraph that was written by hand",
-    "mirage verify --all --junit verify.xml        every stored kernel",
-    "mirage verify --all lora.yaml --exported kernels/",
-)
-def verify(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="a spec, and what is judged: a μGraph as text, an exported kernel, or a stored id; with --all, specs "
-            "alone",
-            metavar="SPEC FILE|ID",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="judge every stored kernel, of these specs or of all, anew")
-    ] = False,
-    exported: Annotated[
-        Path | None, typer.Option("--exported", help="with --all: the exported kernels of this folder instead")
-    ] = None,
-    summary: Annotated[
-        Summary | None, typer.Option("--summary", help="with --all: a summary, and annotations, for this service")
-    ] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="with --all: also write tests of JUnit's XML")] = None,
-    part: ShardOption = None,
-    seed: Seed = 0,
-    dim: Dims = None,
-    dtype: Dtype = None,
-    target: TargetName = "auto",
-    db: Database = None,
-    as_json: Json = False,
-) -> None:
-    """Judge a μGraph or a kernel against a spec.
-
-    A kernel is a program, and is run.
-
-    With --target, a kernel is also compiled for that GPU.
-    """
-    from mirage_cli.cli.verifyall import MAX_KERNEL_BYTES, judge_all
-    from mirage_cli.pipeline.judging import judge_file
-    from mirage_cli.target.gpus import find_target
-
-    gpu = None if target == "auto" else find_target(target)
-    given = what or []
-    if every:
-        with reading_store(db) as store:
-            answers = judge_all(store, [Path(x) for x in given], exported, part, seed, dim, dtype, gpu)
-        tell_all(answers, summary, junit, as_json)
-        return
-    if len(given) != 2:
-        raise typer.BadParameter("name a spec and what is to be judged, or --all")
-    spec, file = given
-    if Path(spec).suffix == ".py" and Path(file).suffix in (".yaml", ".yml"):
-        raise typer.BadParameter("the spec comes first: mirage verify SPEC FILE")
-    programs = [p for p, _ in read([Path(spec)], dim, dtype)]
-    if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
-        with reading_store(db) as store:
-            text = "".join(s.mugraph.text for s in store.show(file)[:1])
-    else:
-        try:
-            text = read_bytes(Path(file), MAX_KERNEL_BYTES).decode("utf-8")
-        except (OSError, ValueError) as error:
-            raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
-    try:
-        answer = judge_file(programs, text, seed, gpu)
-    except MirageError as error:
-        raise MirageError(f"{file}: {error}") from None
-    if as_json:
-        emit("verify", [answer])
-    else:
-        print_verdict(answer)
-    if not answer["ok"]:
-        raise typer.Exit(1)
-
-
-def tell_all(answers: Sequence[Answer], summary: Summary | None, junit: Path | None, as_json: bool) -> None:
-    """A line for each kernel that was judged, and what a CI system reads of it."""
-    from mirage_cli.cli.layout import Column, Sheet
-
-    cases = [Case(a.name, (a.id, a.gpu, a.claim if a.ok else "refused"), None if a.ok else a.claim) for a in answers]
-    if as_json:
-        emit("verify", (asdict(a) for a in answers))
-    else:
-        table = Sheet("", (Column("kernel"), Column("μGraph"), Column("GPU"), Column("", prose=True)))
-        for a in answers:
-            table.add(a.name, a.id, a.gpu, ("" if a.ok else "refused: ") + a.claim)
-        out.print(table)
-    if junit:
-        write_junit(junit, "mirage verify", cases)
-    if summary and not as_json:
-        tell_github("mirage verify", ("μGraph", "GPU", "verdict"), cases)
-    if not all(a.ok for a in answers):
-        raise typer.Exit(1)
-
-
-def print_verdict(answer: Mapping[str, object]) -> None:
-    """What is known of a kernel in a line; of one that was refused, a line for each distribution of its data."""
-    from mirage_cli.cli.layout import named
-
-    tests = answer.get("distributions")
-    if answer["ok"] or not isinstance(tests, dict) or not tests:
-        out.print(answer["detail"])
-        return
-    out.print(f"{answer['claim']}: {sum(x is not None for x in tests.values())} of {len(tests)} distributions fail")
-    out.print(named("", ((name, problem or "passes") for name, problem in tests.items())))
