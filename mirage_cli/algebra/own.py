@@ -61,7 +61,8 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
 
     D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
 
-    What such are made of, and is reduced, may be read from memory there.
+    What such are made of, and is reduced, may be read from memory there. Where axes only have other names, what a
+    difference is made into is read from memory as it is.
     """
     values, kept = d.program.values(), _kept_together(d, safe)
     todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
@@ -82,7 +83,8 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
             continue
         todo += [(a, names) for a in e.values]
-        if e.out not in kept:
+        own = -1 in OPS[e.op].linear[1:] or _decides(d, e, form)
+        if e.out not in kept or not (own or any(i.axis is None for i in names.values())):
             continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
         if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
