@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any  # of a name that is imported when it is asked for
 
-__version__ = "0.1.1"
+__version__ = "0.1.2"
 
 
 ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.functions", "optimize": "pipeline.model"}

@@ -159,9 +159,10 @@ def precision_of(module: Any) -> torch.dtype:
     return max(types, key=lambda t: torch.finfo(t).eps, default=torch.float32)
 
 
-Data = Literal["normal", "fractions", "small fractions", "small"]
-"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; both over 64: products of those over
-thousands of terms are within float16's range, and sums of these."""
+Data = Literal["normal", "fractions", "moderate", "small fractions", "small"]
+"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; normal ones over 4, of which products
+of many factors are within float16's range; the first two over 64: sums over thousands of terms are, and products of
+those."""
 
 
 def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
@@ -204,6 +205,8 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
             x = x.to(like.dtype)
         case "fractions":
             x = (0.0625 + 0.875 * x).to(like.dtype)
+        case "moderate":
+            x = (x / 4).to(like.dtype)
         case "small fractions":
             x = ((0.0625 + 0.875 * x) / 64).to(like.dtype)
         case "small":

@@ -101,7 +101,8 @@ class MoveEveryResult(RoundEveryResult):
     """Moves what each torch operation returns by up to `times` as much as rounding to `dtype` does, at random: whatever
     rounding may decide, is decided otherwise in three of eight evaluations or more.
 
-    What the type holds exactly stays, and so does what is chosen: the largest element equals the maximum.
+    What the type holds exactly stays, and so does what is chosen: the largest element equals the maximum. Numbers below
+    the smallest normal one are rounded as that is.
     """
 
     exact = EXACT
@@ -109,6 +110,7 @@ class MoveEveryResult(RoundEveryResult):
     def __init__(self, dtype: torch.dtype, summing: bool, seed: int, times: float) -> None:
         super().__init__(dtype, summing, seed)
         self.bits = 1 - round(math.log2(self.unit))
+        self.least = torch.finfo(dtype).smallest_normal
         self.unit *= times
         self.most = self.unit * (2**SUM_BITS if summing else 1)
 
@@ -116,7 +118,8 @@ class MoveEveryResult(RoundEveryResult):
         if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
         units = torch.frexp(result)[0] * 2**self.bits
-        return torch.where(units == units.round(), result, result * (1 + self.most * self.drawn(result)))
+        moves = result.abs().clamp_min(self.least) * self.most * self.drawn(result)
+        return torch.where(units == units.round(), result, result + moves)
 
 
 class RangeOfEveryResult(TorchDispatchMode):

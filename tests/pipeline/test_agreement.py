@@ -136,6 +136,20 @@ def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones()
     assert found.left == {} and len(found.regions) == 1
 
 
+def test_products_of_many_factors_are_compared_on_moderate_numbers() -> None:
+    """Normal ones and those between 0 and 1 go beyond float16, and of small ones it has no normal number."""
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (torch.nn.functional.layer_norm(x, (64,)) @ w) ** 2
+        return y * (y.mean(0) @ w)
+
+    given = torch.randn(32, 64).half(), torch.randn(64, 64).half()
+    found = cut(exported(as_module(model), given))
+    assert found.left == {} and len(found.regions) == 1
+    module, wrong = found.model.get_submodule(found.regions[0].module), as_module(lambda x, w: model(x, w) * 1.05)
+    assert not agrees(module, cut(exported(wrong, given)).regions[0])
+
+
 def test_what_rounding_moves_as_far_as_it_is_off_is_compared_on_other_numbers() -> None:
     """1 / (1.1 v + 1.3 g), near 0: of numbers above 0 it never is, and there another program is refused."""
     given = torch.randn(64, 128).half(), torch.randn(64, 128).half()

@@ -159,6 +159,19 @@ def test_a_sum_that_overflows_in_one_order_and_not_in_eagers_is_excused_with_eag
     assert program.judge("huge", [x], [right], 4.0, overflow_like_eager=True).problem is None
 
 
+def test_a_quotient_by_what_cancels_in_one_order_and_not_in_eagers_is_excused_with_eagers() -> None:
+    """1e8 + 1 - 1e8 is 0 in float32, and 1e8 - 1e8 + 1 is 1."""
+    eager = lambda x: 1 / x.cumsum(-1)[..., -1]  # noqa: E731
+    program = Reference(eager, lambda x: 1 / x.sum(-1), torch.float32)
+    x = torch.tensor([[1e8, -1e8, 1.0], [1e6, -1e6, 1.0], [1.0, 2.0, 1.0]])
+    for row, excused in ((0, True), (1, False), (2, False)):
+        y = eager(x)
+        y[row] = math.inf
+        strict, lenient = (program.judge("huge", [x], [y], 4.0, overflow_like_eager=like) for like in (False, True))
+        assert strict.problem is not None
+        assert (lenient.problem is None, lenient.excused) == (excused, int(excused))
+
+
 def test_what_float32_has_no_normal_number_for_may_be_zero() -> None:
     """A GPU's fast exponential flushes it; where a whole output is so small, that is all of it. What is made of it is
     another matter."""
