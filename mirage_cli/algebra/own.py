@@ -66,12 +66,12 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
     """
     values, kept = d.program.values(), _kept_together(d, safe)
     todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
-    seen = set[Form]()
+    seen = set[tuple[str, Form]]()
     for value, names in todo:
         e, form = values[value], d.algebra.rename(safe[value], names)
-        if isinstance(e, Tensor) or form in seen:
+        if isinstance(e, Tensor) or (value, form) in seen:
             continue
-        seen.add(form)
+        seen.add((value, form))
         if OPS[e.op].kind in ("reduction", "contraction"):
             axes = tuple(text for a, i in names.items() if a in safe[value].dims for text in (a, str(i)))
             if axes and form.number is None:
