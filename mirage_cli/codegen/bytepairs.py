@@ -146,7 +146,7 @@ def _own_axis(k: ScheduledKernel, m: Matrices, x: narrow.Sum, left: bool) -> str
 def _side_by_side(k: ScheduledKernel, x: Load, dim: str) -> bool:
     """Whether the positions of a load along an axis are neighbours in memory, two by two, in all of its tensor."""
     t = k.tensors[x.buffer]
-    if x.buffer in k.live or k.repeats(x) or {d for y in k.kernel.loads for d in y.dims} & k.dynamic:
+    if x.buffer in k.live or k.repeats(x) or {*t.dims, *x.dims} & k.dynamic:
         return False
     if any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(t.dims, x.access, strict=True)):
         return False

@@ -204,6 +204,21 @@ def test_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bo
     assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
 
 
+@pytest.mark.parametrize("plan", [PAIRED[0][0], PAIRED[2][0]])
+def test_bytes_are_read_two_at_a_time_at_any_number_of_rows(plan: str) -> None:
+    text = BYTES.replace("n=40 groups=4\n", "n=40 groups=4\ndynamic m=1..64\n")
+    g = graph(text, n=256)
+    assert "pair_bits(W, 8, " in emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    for rows in (1, 40):
+        x["X"] = torch.randn(rows, 256, generator=torch.Generator().manual_seed(rows)).half()
+        out = torch.full((rows, 256), float("nan"), dtype=torch.float16)
+        module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+        want = expected(BYTES, x)
+        assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
 def test_bytes_that_others_take_or_that_have_no_neighbours_are_read_one_by_one() -> None:
     plan = PAIRED[0][0]
     assert "pair_bits" in source(BYTES, plan, n=256)
