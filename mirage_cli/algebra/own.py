@@ -61,8 +61,8 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
 
     D = X - Y, E = D[y + 1]  -->  E = X[y + 1] - Y[y + 1]
 
-    What such are made of, and is reduced, may be read from memory there. Where axes only have other names, what a
-    difference is made into is read from memory as it is.
+    A sum or a product among the arguments may be read from memory at the other place. Where an axis only has another
+    name there, a difference is made anew, and what is made of it is read from memory.
     """
     values, kept = d.program.values(), _kept_together(d, safe)
     todo = [(str(e.args[0]), e.names) for e in d.program.eqns if e.op == "rename"]
@@ -83,8 +83,8 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             todo.append((str(e.args[0]), _read_twice(values[str(e.args[0])].dims, e.names, names)))
             continue
         todo += [(a, names) for a in e.values]
-        own = -1 in OPS[e.op].linear[1:] or _decides(d, e, form)
-        if e.out not in kept or not (own or any(i.axis is None for i in names.values())):
+        elsewhere = any(i.axis is None for i in names.values())
+        if e.out not in kept or not (elsewhere or _keeps(d, e, form)):
             continue
         args = tuple(d.algebra.rename(safe[a], names) if isinstance(a, str) else a for a in e.args)
         if d.algebra.apply(e.op, args) is form and form not in args and form.number is None:
@@ -93,15 +93,19 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
 
 
 def _kept_together(d: Decomposition, safe: Mapping[str, Form]) -> set[str]:
-    """Values that elements of a difference are made into, the difference among them, or decisions, which the algebra
-    has no other way to make: it would take the terms apart."""
+    """Differences and what decisions are made of, and what is made of either by elements. The algebra has no other way
+    to make these: it would take the terms apart."""
     kept = set[str]()
     for e in d.program.eqns:
-        if OPS[e.op].kind in ("elementwise", "rename") and (
-            -1 in OPS[e.op].linear[1:] or _decides(d, e, safe[e.out]) or not kept.isdisjoint(e.values)
-        ):
+        moves = OPS[e.op].kind in ("elementwise", "rename")
+        if moves and (_keeps(d, e, safe[e.out]) or not kept.isdisjoint(e.values)):
             kept.add(e.out)
     return kept
+
+
+def _keeps(d: Decomposition, e: Eqn, form: Form) -> bool:
+    """Whether an equation is a difference, or decisions are made of it."""
+    return -1 in OPS[e.op].linear[1:] or _decides(d, e, form)
 
 
 def _with_joined_reads(program: Program) -> Iterator[Eqn]:

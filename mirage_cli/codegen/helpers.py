@@ -158,8 +158,8 @@ def pair_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, le
 
 @triton.jit
 def pair_bytes(x, second: tl.constexpr):
-    """The first or the second byte of 16 bits each as bfloat16, in the same way: 128 + its last seven bits, less 128,
-    or 256 where it is negative. Triton's interpreter gets float32."""
+    """The first or the second byte of each 16 bits, as bfloat16: 128 + its last seven bits, minus 128; minus 256 where
+    it is negative. Two elements at a time, and pure, as `pair_bits`. Triton's interpreter gets float32."""
     if INTERPRETED:
         return (((x.to(tl.int32) >> (8 if second else 0)) & 255 ^ 128) - 128).to(tl.float32)
     else:

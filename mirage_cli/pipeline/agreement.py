@@ -182,9 +182,7 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
         if i in along:
             line = torch.arange(x.shape[along[i]], dtype=x.dtype, device=x.device)
-            return (
-                line.view([-1 if d == along[i] % x.dim() else 1 for d in range(x.dim())]).expand(x.shape).contiguous()
-            )
+            return line.expand(x.movedim(along[i], -1).shape).movedim(-1, along[i]).contiguous()
         if i in words:
             word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
             return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])

@@ -127,7 +127,7 @@ class RangeOfEveryResult(TorchDispatchMode):
 
     A sum overflows where its terms, added in some order, do: sum |x| is beyond the range. Where terms have both signs
     it is NaN, for partial sums may be infinities of both. A sum is 0 where its terms, added in some order, may cancel:
-    it is no more than rounding sum |x| to `dtype` moves that. What divides by it may be infinite.
+    |sum x| is at most eps · sum |x|. A quotient by it may be infinite.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
