@@ -117,8 +117,7 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, 
             .reg .b32 n, a;
             and.b32 n, $3, 255;
             shr.u32 a, $2, n;
-            and.b32 a, a, $4;
-            xor.b32 a, a, $5;
+            lop3.b32 a, a, $4, $5, 0x6a;
             prmt.b32 $0, a, 0x64646464, 0x4140;
             prmt.b32 $1, a, 0x64646464, 0x4342;
             }""",
@@ -133,23 +132,46 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, 
 PAIRS = '''
 @triton.jit
 def pair_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, less):
-    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16, whose last bits the first two are. Two
-    elements at a time, in a text that is said to be pure: Triton moves it behind the read of shared memory that brings
-    each thread the elements that it multiplies."""
+    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16. The last bits of 1024 + n * 2^places are
+    those of n * 2^places, so what lies `places` above the start of a byte need not be shifted: its fraction with
+    2^places is exact. Two elements at a time, in a text that is said to be pure: Triton moves it behind the read of
+    shared memory that brings each thread the elements that it multiplies."""
+    places: tl.constexpr = shift % 8
     if INTERPRETED:
         return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16) - less
+    elif places == 0:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a;
+            and.b32 n, $2, 255;
+            shr.u32 a, $1, n;
+            lop3.b32 a, a, $3, $4, 0x6a;
+            sub.rn.f16x2 $0, a, $5;
+            }""",
+            "=r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.int16), tl.full((), mask, tl.int16), tl.full((), sign + 0x6400, tl.int16), less],
+            tl.float16,
+            True,
+            2,
+        )
     else:
         return tl.inline_asm_elementwise(
             """{
             .reg .b32 n, a;
             and.b32 n, $2, 255;
             shr.u32 a, $1, n;
-            and.b32 a, a, $3;
-            xor.b32 a, a, $4;
-            sub.rn.f16x2 $0, a, $5;
+            lop3.b32 a, a, $3, $4, 0x6a;
+            fma.rn.f16x2 $0, a, $5, $6;
             }""",
-            "=r,r,r,r,r,r",
-            [x, tl.full((), shift, tl.int16), tl.full((), mask, tl.int16), tl.full((), sign + 0x6400, tl.int16), less],
+            "=r,r,r,r,r,r,r",
+            [
+                x,
+                tl.full((), shift - places, tl.int16),
+                tl.full((), mask << places, tl.int16),
+                tl.full((), (sign << places) + 0x6400, tl.int16),
+                tl.full((), 1 / (1 << places), tl.float16),
+                (1024 - (1024 >> places)) - less,
+            ],
             tl.float16,
             True,
             2,
@@ -168,10 +190,8 @@ def pair_bytes(x, second: tl.constexpr):
             .reg .b32 n, x, a, less, one;
             and.b32 n, $2, 255;
             shr.u32 x, $1, n;
-            and.b32 a, x, 0x007f007f;
-            or.b32 a, a, 0x43004300;
-            and.b32 less, x, 0x00800080;
-            or.b32 less, less, 0xc300c300;
+            lop3.b32 a, x, 0x007f007f, 0x43004300, 0xea;
+            lop3.b32 less, x, 0x00800080, 0xc300c300, 0xea;
             mov.b32 one, 0x3f803f80;
             fma.rn.bf16x2 $0, a, one, less;
             }""",
