@@ -50,7 +50,9 @@ class _Checker:
 
     chunks: how many there are. axes: of every value. zero, neutral: padded dimensions along which a value is zero past
     their end, and along which an accumulator is what its operator leaves as it is. maxima: those that have moved in
-    this iteration.
+    this iteration. over: the loop. at_start: where positions start. ahead: the iteration that a load is for, if that is
+    another. begun, taken, coming: what has been loaded for the first iteration of a loop, is taken in this one, and has
+    been loaded for the next.
     """
 
     def __init__(self, p: KernelPlan) -> None:
@@ -69,6 +71,12 @@ class _Checker:
         self.zero: dict[str, frozenset[str]] = {}
         self.neutral: dict[str, frozenset[str]] = {}
         self.maxima: set[str] = set()
+        self.over: plan.Over | None = None
+        self.at_start: dict[str, Start] = {}
+        self.ahead: nodes.AtFirst | nodes.AtNext | None = None
+        self.begun: dict[str, plan.Load] = {}
+        self.taken: set[str] = set()
+        self.coming: set[str] = set()
 
     # -- statements
 
@@ -91,7 +99,9 @@ class _Checker:
 
     def place(self, s: plan.Positions) -> None:
         d = self.dims[s.dim]
+        self.ahead = s.start if isinstance(s.start, nodes.AtFirst | nodes.AtNext) else None
         self.start(s.start)
+        self.ahead, self.at_start[s.dim] = None, s.start
         moves = not isinstance(s.start, nodes.AtZero)
         _must(moves or not d.dynamic, f"{s.dim} is one tile, and its size is an argument")
         _must(s.block == (d.block > 1), f"{s.dim} is a block of another size")
@@ -104,6 +114,7 @@ class _Checker:
 
     def load(self, s: plan.Load) -> None:
         access = s.access
+        self.ahead = s.ahead.start if s.ahead is not None else None
         _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
         if isinstance(access, nodes.Pointers):
             self.pointers(access, s.mask)
@@ -128,12 +139,51 @@ class _Checker:
             _must(apart(access.block) == apart(box.block), "a box with axes merged that are no neighbours in it")
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
-        for out in (s.out, *[s.second] * bool(s.second)):
+        self.ahead = None
+        if s.ahead is not None:
+            self.load_ahead(s, s.ahead)
+        for out in (s.out, *[s.second] * bool(s.second)) if s.ahead is None else ():
             self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & {*apart(s.axes)}))
         pairs = (
             [p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs)] if isinstance(access, nodes.Pointers) else []
         )
         _must(len(pairs) == bool(s.second) and not {*pairs} & self.padded, f"{s.out} is no block of pairs")
+
+    def load_ahead(self, s: plan.Load, ahead: nodes.Ahead) -> None:
+        """Nothing is loaded where there is no such iteration, and nothing that changes meanwhile."""
+        _must(s.access.buffer not in self.stored(self.plan.statements), f"{s.access.buffer} changes, and is read ahead")
+        if ahead.reached is not None:
+            _must(ahead.reached.start == ahead.start, f"{s.out} is loaded for another iteration than is asked for")
+            self.scalar(ahead.reached.end)
+        if isinstance(ahead.start, nodes.AtFirst):
+            self.begun[s.out] = s
+        else:
+            _must(s.out in self.taken, f"{s.out} is loaded for the next iteration before it is taken")
+            end = self.over.last if self.over is not None else None
+            ends = ahead.reached is not None and ahead.reached.end == end
+            _must(ends, f"{s.out} is loaded for an iteration too many")
+            self.coming.add(s.out)
+
+    def stored(self, some: tuple[Statement, ...]) -> set[str]:
+        """The buffers that are written."""
+        return {s.pointers.buffer for s, _ in plan.walk(some) if isinstance(s, plan.Store)}
+
+    def take(self, s: plan.Take) -> None:
+        x, over = self.begun.get(s.out), self.over
+        _must(x is not None and over is not None and s.out not in self.taken, f"{s.out} is not loaded ahead")
+        assert x is not None and x.ahead is not None and over is not None, "as there is one"
+        reached, first = x.ahead.reached, over.first
+        _must(x.ahead.start == nodes.AtFirst(over.dim, first), f"{s.out} is loaded for another loop")
+        sure = self.runs(first, over.last) if reached is None else reached.end == over.last
+        _must(sure, f"{s.out} is loaded for a loop that may have no iteration")
+        self.define(s.out, x.axes, NOWHERE if x.outside else frozenset(self.padded & {*apart(x.axes)}))
+        self.taken.add(s.out)
+
+    def runs(self, first: Scalar, last: Scalar) -> bool:
+        """Whether a loop surely has an iteration."""
+        whole = first == nodes.Number(0) and isinstance(last, nodes.Size)
+        chunk = isinstance(first, nodes.ChunkAt) and isinstance(last, nodes.ChunkAt) and last.end > first.end
+        return whole or chunk
 
     def let(self, s: plan.Let) -> None:
         self.expr(s.expr)
@@ -198,7 +248,7 @@ class _Checker:
     def loop(self, s: plan.Loop) -> None:
         _must(not self.walked, "a loop in a loop")
         if isinstance(s.over, plan.Over):
-            self.walked = [s.over.dim]
+            self.walked, self.over = [s.over.dim], s.over
             self.scalar(s.over.first)
             self.scalar(s.over.last)
             _must(s.over.step % self.dims[s.over.dim].block == 0, "steps of no whole tiles")
@@ -209,7 +259,9 @@ class _Checker:
         before = dict(self.axes), set(self.positions)
         self.statements(s.body)
         self.axes, self.positions = {v: self.axes[v] for v in before[0]}, before[1]
-        self.walked = []
+        _must(self.taken == self.coming == self.begun.keys(), "what is loaded ahead is not taken in turn")
+        self.walked, self.over = [], None
+        self.begun, self.taken, self.coming = {}, set(), set()
         self.maxima = set()
 
     def ends(self, s: plan.Over) -> None:
@@ -284,7 +336,13 @@ class _Checker:
             case nodes.AtTile(d):
                 _must(d in self.tiled, f"{d} has one tile")
             case nodes.AtStep(d):
-                _must(self.walked == [d], f"no loop over {d}")
+                _must(self.walked == [d] and self.ahead is None, f"no loop over {d}")
+            case nodes.AtFirst(_, first):
+                _must(not self.walked and self.ahead == x, "the start of a loop that has begun")
+                self.scalar(first)
+            case nodes.AtNext(d, step):
+                mine = self.over is not None and (self.over.dim, self.over.step) == (d, step)
+                _must(mine and self.ahead == x, f"no next iteration of a loop over {d}")
             case nodes.AtJointStep():
                 _must(len(self.walked) > 1, "no loop over several axes")
             case nodes.AtZero():
@@ -332,6 +390,9 @@ class _Checker:
         match x:
             case nodes.Lanes(d):
                 _must(d in self.positions, f"the positions along {d} are not known")
+                own = self.ahead is not None and self.ahead.dim == d
+                other = isinstance(self.at_start[d], nodes.AtFirst | nodes.AtNext)
+                _must(self.at_start[d] == self.ahead if own else not other, f"positions of another iteration along {d}")
             case nodes.ChunkNumber():
                 _must(self.chunks is not None, "there are no chunks")
             case nodes.Picked(d, _, start):
@@ -516,6 +577,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
     plan.Positions: _Checker.place,
     plan.SetMark: _Checker.mark,
     plan.Load: _Checker.load,
+    plan.Take: _Checker.take,
     plan.Let: _Checker.let,
     plan.Round: _Checker.round,
     plan.Initialise: _Checker.initialise,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 from types import MappingProxyType
 from typing import NamedTuple
@@ -195,13 +195,13 @@ def together(k: ScheduledKernel, loop: Loop) -> plan.Together:
     return plan.Together(dims, _product(trips[1:]), (d, chunk(k, d), k.block[d]))
 
 
-def stages(k: ScheduledKernel, loop: Loop) -> int | None:
+def stages(k: ScheduledKernel, loop: Loop, ahead: Collection[str]) -> int | None:
     """What Triton is told of a loop with products on the matrix units, where by itself it would not have all loads in
     flight.
 
     What no product takes, such as scales of what they compute, it loads in their own iteration, unless it is told.
     Where tables are read for what a product takes, ⌈(n - 2) / (tables in a row + 1)⌉ iterations of n are in flight: n
-    is such that as many are as the schedule says.
+    is such that as many are as the schedule says. ahead: loads of the next iteration, which it leaves where they are.
     """
     eqns = {s.out: s for s in loop.steps if isinstance(s, Eqn)}
     factored = {name: x.product for name, x in k.factored.items()}
@@ -212,7 +212,7 @@ def stages(k: ScheduledKernel, loop: Loop) -> int | None:
         v = todo.pop()
         todo += eqns[v].values if v in eqns and v not in taken else ()
         taken.add(v)
-    loads = [s for s in loop.steps if isinstance(s, Load)]
+    loads = [s for s in loop.steps if isinstance(s, Load) and s.out not in ahead]
     row = max((in_a_row(s.access, loop.dims) for s in loads if s.out in taken), default=0)
     told = products and (row or any(s.out not in taken for s in loads))
     return (row + 1) * (k.schedule.stages - 1) + 1 if told else None

@@ -47,9 +47,16 @@ def pair_of(k: ScheduledKernel, second: ScheduledKernel, x: Load) -> Pair | None
 
 
 def load(
-    k: ScheduledKernel, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
+    k: ScheduledKernel,
+    x: Load,
+    box: Descriptor | None,
+    once: bool,
+    at: Mapping[str, Start],
+    pair: Pair | None = None,
+    ahead: nodes.Ahead | None = None,
 ) -> plan.Load:
-    """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it."""
+    """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it. ahead: of which
+    iteration, if of another."""
     axes = k.axes_of(x.out)
     dtype = k.tensors[x.buffer].dtype
     whole = dtype == "int64"
@@ -68,7 +75,7 @@ def load(
         where = pointers(k, x.buffer, x.access, axes, few)
         mask = k.masked_dims(x.dims, axes)
         several = tuple((d, n) for d, n in repeated if d in axes)
-        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside)
+        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
     corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
     access = nodes.Box(x.out, x.buffer, box.dims, corners, nodes.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero

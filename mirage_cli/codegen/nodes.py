@@ -190,7 +190,40 @@ class AtJointStep:
     chunk: Length | None
 
 
-Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep
+@dataclass(frozen=True, slots=True)
+class AtFirst:
+    """Where the loop over this dimension begins."""
+
+    dim: str
+    first: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class AtNext:
+    """Where the loop over this dimension is in its next iteration, so many positions on."""
+
+    dim: str
+    step: int
+
+
+Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep | AtFirst | AtNext
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Whether a loop that ends at `end` has an iteration that starts here."""
+
+    start: Start
+    end: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The iteration that a load is for, where another asks for it. reached: whether there is one; None where that is
+    sure."""
+
+    start: AtFirst | AtNext
+    reached: Reached | None
 
 
 # -- what memory is read and written

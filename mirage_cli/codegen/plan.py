@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.nodes import (
+    Ahead,
     Apply,
     Axes,
     Box,
@@ -81,7 +82,8 @@ class Load:
     once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
     repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
     axis that the pointers lack. axes: of the block. outside: a number in the place of zero. second: a value whose
-    elements lie behind those of `out`, along the dimension of which the pointers have pairs.
+    elements lie behind those of `out`, along the dimension of which the pointers have pairs. ahead: the iteration that
+    it is for, if `Take` makes it the value's current block there; nothing is loaded where there is no such iteration.
     """
 
     out: str
@@ -95,6 +97,14 @@ class Load:
     axes: Axes = ()
     outside: float = 0.0
     second: str = ""
+    ahead: Ahead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What has been loaded ahead is the current block now."""
+
+    out: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,7 @@ Statement: TypeAlias = (
     | Positions
     | SetMark
     | Load
+    | Take
     | Let
     | Round
     | Initialise

@@ -25,6 +25,7 @@ from mirage_cli.codegen.access import (
     specialized,
     streamed,
 )
+from mirage_cli.codegen.ahead import few_bytes, taken_ahead
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Live, ScheduledKernel
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
@@ -308,6 +309,8 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     the wait stands in front of it."""
     k = c.scheduled
     late = deferred(k, loop)
+    at = k.placement.loops.index(loop)
+    ahead = {v for x in c.phases for v in few_bytes(x, x.placement.loops[at], c.boxes) if not c.specialized}
     marks, parts = ranges(k, loop, c.limits[loop], c.specialized)
     leaves = c.empty_chunks and waited and not c.specialized
     body = [*marks, plan.Leave(parts[0].first, parts[-1].last)] if leaves else []
@@ -316,15 +319,18 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     body += [] if leaves else marks
     outside = set(c.looked_up)
     for part in (x._replace(masks=settled(loop, x.masks)) for x in parts):
-        inside: list[Statement] = [positions(k, d, start) for d, start in loop_starts(k, loop).items()]
+        iteration = _iteration(c, loop, part, late)
+        front, inside, iteration = taken_ahead(c.phases, loop, part, iteration, ahead)
+        inside += [positions(k, d, start) for d, start in loop_starts(k, loop).items()]
         if leads and part.last == parts[-1].last and isinstance(k.schedule.hand_over, Lead):
             (d,) = loop.dims
             inside.append(plan.ReleaseBefore(d, part.last, k.schedule.hand_over.iterations * k.block[d]))
-        inside += _iteration(c, loop, part, late)
+        inside += iteration
         over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]])
         c.looked_up.intersection_update(outside)
         walked = over if len(loop.dims) == 1 else together(k, loop)
-        in_flight = None if c.specialized else stages(k, loop)
+        in_flight = None if c.specialized else stages(k, loop, ahead)
+        body += front
         body.append(plan.Loop(walked, c.specialized, tuple(inside), in_flight))
     for name, degrees in loop.accumulators:
         body += [*completed(k, k.eqns[name], degrees, name in late), *_rounded(c, name)]

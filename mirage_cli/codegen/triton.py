@@ -191,9 +191,9 @@ def _count(*counts: nodes.Count) -> str:
     return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
-def _positions(s: p.Positions, _: Names) -> Iterator[str]:
-    start, lanes = _start(s.start), f"tl.arange(0, BLOCK_{s.dim})"
-    moves = not isinstance(s.start, nodes.AtZero)
+def _positions(s: p.Positions, names: Names) -> Iterator[str]:
+    start, lanes = _start(s.start, names), f"tl.arange(0, BLOCK_{s.dim})"
+    moves = not isinstance(s.start, nodes.AtZero) and start != "0"
     if s.wide and moves:
         start = f"{start if start.isidentifier() and not s.block else f'({start})'}.to(tl.int64)"
     elif s.wide:
@@ -212,19 +212,21 @@ def _set_mark(s: p.SetMark, names: Names) -> Iterator[str]:
 def _load(s: p.Load, names: Names) -> Iterator[str]:
     access = s.access
     if isinstance(access, nodes.Box):
-        text = f"{access.value}_desc.load([{', '.join(map(_corner, access.starts))}])"
+        text = f"{access.value}_desc.load([{', '.join(_corner(x, names) for x in access.starts)}])"
         if access.block != access.dims:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
     else:
         masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
+        if s.ahead is not None and s.ahead.reached is not None:
+            masks.append(_reached(s.ahead.reached, names, bool(masks)))
         zero = number_text(nodes.Literal(s.outside)) if s.outside else "0.0" if s.float8 else "0"
         mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
         text = _repeated(text, access.axes, s) if s.repeated else text
     whole = ".to(tl.int32)" * s.whole
-    outs = names[s.out]
+    outs = names[s.out] + "_next" * (s.ahead is not None)
     if s.second:
         outs, text = f"{outs}, {names[s.second]}", _split(text, s.axes, access)
     yield f"{outs} = {text}{whole}{_note(s.axes)}"
@@ -248,6 +250,15 @@ def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
     shape = [f"BLOCK_{d} // {times[d]}, {times[d]}" if d in times and d in loaded else f"BLOCK_{d}" for d in s.axes]
     text = f"tl.broadcast_to({text}, [{', '.join(shape)}])"
     return f"tl.reshape({text}, {_shape(s.axes)})" if times.keys() & {*loaded} else text
+
+
+def _reached(x: nodes.Reached, names: Names, beside: bool) -> str:
+    text = f"{_start(x.start, names)} < {_scalar(x.end, names)}"
+    return f"({text})" if beside else text
+
+
+def _take(s: p.Take, names: Names) -> Iterator[str]:
+    yield f"{names[s.out]} = {names[s.out]}_next"
 
 
 def _let(s: p.Let, names: Names) -> Iterator[str]:
@@ -341,6 +352,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
     p.Positions: _positions,
     p.SetMark: _set_mark,
     p.Load: _load,
+    p.Take: _take,
     p.Let: _let,
     p.Round: _round,
     p.Initialise: _initialise,
@@ -416,7 +428,7 @@ def _factors(counts: Sequence[nodes.Count]) -> str:
     return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
-def _start(x: Start) -> str:
+def _start(x: Start, names: Names) -> str:
     match x:
         case nodes.AtZero():
             return "0"
@@ -424,14 +436,18 @@ def _start(x: Start) -> str:
             return f"t_{d} * BLOCK_{d}" if tile > 1 else f"t_{d}"
         case nodes.AtStep(d):
             return f"s_{d}"
+        case nodes.AtFirst(_, first):
+            return _scalar(first, names)
+        case nodes.AtNext(d, step):
+            return f"s_{d} + {step}"
         case nodes.AtJointStep(inner, trips, tile, chunk):
             start = f"(step // {_factors(inner)}{'' if trips is None else f' % {_factors((trips,))}'}) * {tile}"
             return start if chunk is None else f"chunk * {_length(chunk)} + {start}"
 
 
-def _corner(x: nodes.Corner) -> str:
+def _corner(x: nodes.Corner, names: Names) -> str:
     starts = [(start, c) for start, c in x.terms if not isinstance(start, nodes.AtZero)]
-    texts = [_start(start) if c == 1 else f"({_start(start)}) * {c}" for start, c in starts]
+    texts = [_start(start, names) if c == 1 else f"({_start(start, names)}) * {c}" for start, c in starts]
     texts += [str(x.offset)] if x.offset or not texts else []
     return " + ".join(texts).replace("+ -", "- ")
 
@@ -479,7 +495,7 @@ def _place(x: Place, want: Axes, names: Names) -> str:
         case nodes.Lanes(d, block):
             return _spread(f"i_{d}", (d,) if block else (), want)
         case nodes.Picked(d, block, start, wide, every, clamped):
-            text = f"i_{d}" if start is None else _start(start)
+            text = f"i_{d}" if start is None else _start(start, names)
             if every is not None:
                 text += f" + {_every(every)}"
             if clamped:
@@ -493,9 +509,9 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             text = f"{inside} {'%' if rest else '//'} {by}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
         case nodes.Pairs(d, start):
-            return _spread(f"({_start(start)} * 2 + tl.arange(0, BLOCK_{d} * 2))", (d,), want)
+            return _spread(f"({_start(start, names)} * 2 + tl.arange(0, BLOCK_{d} * 2))", (d,), want)
         case nodes.PairNumbers(d, start):
-            first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start)}) // 2"
+            first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // 2"
             return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
         case nodes.Looked(value, axes, wide):
             return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir import late
 from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
@@ -38,8 +39,6 @@ from mirage_cli.search.traffic import BufferPart, Lines, bytes_once, of_parts, p
 from mirage_cli.search.work import Elementwise, Loaded, Model, Work
 from mirage_cli.target.gpus import Target
 
-COPY_BYTES = 4
-"""The least that an asynchronous copy moves (PTX ISA, cp.async)."""
 OVERESTIMATE = 1.18
 """Of the registers that a thread may have, how many it is estimated to take at most. Of 259 kernels of 11 programs that
 were compiled for sm_90 before `search.live` counted what is held, 73 spilled more than 128 bytes: 52 of these were
@@ -79,7 +78,7 @@ TERMS: Mapping[str, str] = {
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
-    "late": "a load of less than 4 bytes a thread is not fetched ahead",
+    "late": "what lies apart in memory is not fetched ahead, nor are few bytes of a loop over several axes",
     "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
     "lengths": "loops that data end at different places leave the last multiprocessors alone",
@@ -298,8 +297,7 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     yield (trips - x.term("short", x.zero + 1.0, 0.0)) * step
     yield stalls
     if s.work.dots:
-        late = s.multiplies * _comes_late(x, s.work)
-        yield c.late_us * x.term("late", late, 0.0) * trips
+        yield c.late_us * x.term("late", s.multiplies * _comes_late(x, s.work), 0.0) * trips
 
 
 def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -480,19 +478,20 @@ def _least_shared(x: Launch, w: Work) -> Array:
 
 
 def _comes_late(x: Launch, w: Work) -> Array:
-    """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
-    takes, or less that lies side by side. A block with fewer elements than threads is laid out as a larger one with its
-    axes, if there is one."""
+    """1 where a loop waits for some load in every iteration: threads have less of its block side by side than an
+    asynchronous copy takes. What threads have few bytes of is loaded an iteration ahead, where that can be."""
     threads = 32 * x.batch.warps
     blocks = [b for b in w.blocks if b.axes]
-    narrow = [b.lines is None or b.lines.element < COPY_BYTES for b in blocks]
-    sizes = [x.elements[b.axes] * b.element_bytes for b in blocks]
-    small = [(size < COPY_BYTES * threads) & few for size, few in zip(sizes, narrow, strict=True)]
-    late = np.any([one_load_bytes(x, b.lines) < COPY_BYTES for b in blocks], axis=0)
-    for i, b in enumerate(blocks):
-        larger = [~small[j] for j, other in enumerate(blocks) if {*b.axes} < {*other.axes}]
-        late |= small[i] & ((x.elements[b.axes] >= threads) | ~reduce(np.logical_or, larger, late & False))
-    return late.astype(np.float64)
+    elements = [x.elements[b.axes] for b in blocks]
+    found = [
+        late.Block(frozenset(b.axes), b.lines.element if b.lines else 0, n, n * b.element_bytes)
+        for b, n in zip(blocks, elements, strict=True)
+    ]
+    comes = x.zero > 0
+    for b, of_few in zip(blocks, late.few(found, threads), strict=True):
+        steps = len(w.loop) > 1 or (b.lines is not None and bool(lookups_of(b.lines.access)))
+        comes = comes | np.where(of_few, steps, one_load_bytes(x, b.lines) < late.COPY_BYTES)
+    return comes.astype(np.float64)
 
 
 def _operand_rows(p: Multiplied, warps: Array) -> Array:

@@ -25,11 +25,11 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
+from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
 from mirage_cli.search.assembly import Candidate, concatenated
 from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import COPY_BYTES
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
 from mirage_cli.search.occupancy import Launch, one_load_bytes

@@ -53,6 +53,8 @@ FEATURES = {
     "bfloat16": "to_bfloat16(",
     "maxima that show NaN": "largest(",
     "one instance that stores for all": "one of them stores",
+    "loads an iteration ahead": "_next = tl.load(",
+    "bytes two at a time": "pair_bits(",
     "a value that goes on as it is stored": "as it is stored",
 }
 

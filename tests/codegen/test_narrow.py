@@ -286,7 +286,7 @@ def test_one_scale_for_a_block_of_two_axes(tiles: str) -> None:
 def test_scales_of_blocks_leave_the_product_in_the_type_of_the_program() -> None:
     found = source(SCALED, "m=16 k=16 n=16 order=m,k,n warps=1 stages=2")
     assert "O_sum = tl.dot(to_bfloat16(X" in found and "tf32" not in found
-    assert re.search(r"R = tl.load\(R_ptr .*# \[\]\n", found) and "(O_sum * S[:, None]) * R)" in found
+    assert re.search(r"R_next = tl.load\(R_ptr .*# \[\]\n", found) and "(O_sum * S[:, None]) * R)" in found
 
 
 BEYOND = """

@@ -1,0 +1,98 @@
+"""Loads of few bytes, an iteration ahead: Triton fetches none of them while earlier iterations multiply (`ir/late.py`).
+
+for i: S = load(S[i]); ...   -->   S_next = load(S[0]); for i: S = S_next; S_next = load(S[i + 1]); ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import ceil
+
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.access import multiplies
+from mirage_cli.codegen.blocks import ScheduledKernel
+from mirage_cli.codegen.loops import Range, chunk, positions, starts
+from mirage_cli.codegen.moves import load
+from mirage_cli.codegen.nodes import Place, Scalar, Start
+from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir import late
+from mirage_cli.ir.access import dims_of, lookups_of
+from mirage_cli.ir.mugraph import Load
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import DTYPE_BYTES
+
+
+def few_bytes(k: ScheduledKernel, loop: Loop, boxes: Collection[str]) -> frozenset[str]:
+    """Loads of a loop that are taken from the iteration before. boxes: loads through descriptors."""
+    if len(loop.dims) != 1 or k.schedule.stages < 2 or not multiplies(loop, k.dims, k.block):
+        return frozenset()
+    (d,) = loop.dims
+    length = chunk(k, d) if d == k.kernel.split else k.sizes[d]
+    if d not in k.dynamic and isinstance(length, int) and ceil(length / k.block[d]) < 2:
+        return frozenset()
+    loads = [x for x in loop.steps if isinstance(x, Load)]
+    written = {t.name for t in k.graph.outputs} | k.graph.changed
+    blocks = [_block(k, x) for x in loads]
+    return frozenset(
+        x.out
+        for x, few in zip(loads, late.few(blocks, 32 * k.schedule.warps), strict=True)
+        if few and x.out not in {*boxes, *k.paired} and x.buffer not in {*written, *k.live}
+        if all(d not in dims_of(a.access) for a in lookups_of(x.access))
+    )
+
+
+def _block(k: ScheduledKernel, x: Load) -> late.Block:
+    axes, element = k.axes_of(x.out), DTYPE_BYTES[k.tensors[x.buffer].dtype]
+    return late.Block(frozenset(axes), element, k.elements(axes), k.elements(axes) * element)
+
+
+def taken_ahead(
+    phases: Sequence[ScheduledKernel], loop: Loop, part: Range, body: Sequence[Statement], some: Collection[str]
+) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    """What stands in front of a loop, what its body begins with, and the rest of that, with some of its loads an
+    iteration ahead."""
+    moved = [s for s in body if isinstance(s, plan.Load) and s.out in some and not s.second]
+    if not moved:
+        return [], [], [*body]
+    k, (d,) = phases[0], loop.dims
+    of = {x.out: (p, x) for p in phases for x in p.kernel.loads}
+    sure = _runs(part.first, part.last)
+
+    def loads(start: nodes.AtFirst | nodes.AtNext, always: bool) -> list[Statement]:
+        reached = None if always else nodes.Reached(start, part.last)
+        at: dict[str, Start] = {**starts(k), d: start}
+        found = [load(*of[s.out], None, s.once, at, ahead=nodes.Ahead(start, reached)) for s in moved]
+        return [*[positions(k, d, start)] * any(_by_position(s, d) for s in found), *found]
+
+    first = nodes.AtFirst(d, part.first)
+    taken = [plan.Take(s.out) for s in moved]
+    rest = [s for s in body if s not in moved]
+    return loads(first, sure), [*taken, *loads(nodes.AtNext(d, k.block[d]), False)], rest
+
+
+def _runs(first: Scalar, last: Scalar) -> bool:
+    """Whether a loop surely has an iteration."""
+    match first, last:
+        case nodes.Number(0), nodes.Size():
+            return True
+        case nodes.ChunkAt(length, False), nodes.ChunkAt(other, True):
+            return length == other
+        case _:
+            return False
+
+
+def _by_position(s: Statement, d: str) -> bool:
+    """Whether a load takes the positions of the current block along a dimension."""
+    assert isinstance(s, plan.Load) and isinstance(s.access, nodes.Pointers), "a load by pointers"
+    places = [*s.access.terms, *(term for w in s.within for term in w.terms)]
+    return d in s.mask or any(_names(place, d) for place, _ in places)
+
+
+def _names(x: Place, d: str) -> bool:
+    match x:
+        case nodes.Lanes(dim):
+            return dim == d
+        case nodes.Divided(terms):
+            return any(_names(place, d) for place, _ in terms)
+        case _:
+            return False
