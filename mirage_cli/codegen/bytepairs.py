@@ -11,12 +11,14 @@ along the summed axis need no transposition: where no warpgroup multiplies, they
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from mirage_cli.codegen import narrow, nodes
+from mirage_cli.codegen import narrow, nodes, plan
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.matrices import Matrices, matrices, of_warpgroups, operand_types
 from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.program import HALVES, Eqn, cast_of
@@ -61,6 +63,32 @@ def product(k: ScheduledKernel, e: Eqn, x: Paired, other: Expr, accumulator: str
     even, odd = (nodes.Dot(*both, None, None) for both in sides)
     whole = nodes.InTurns(even, odd, x.dim)
     return whole if accumulator is None else nodes.Added(accumulator, whole)
+
+
+def added_up(body: Sequence[Statement]) -> list[Statement]:
+    """Of statements that add such products up, those for even positions are added among each other, and those for odd
+    ones, before they are put together."""
+    found: list[Statement] = []
+    first: dict[str, nodes.InTurns] = {}
+    for s in body:
+        match s:
+            case plan.Let(out, nodes.Added(accumulator, nodes.InTurns() as x)) if out == accumulator and out in first:
+                found = [y for y in found if y != plan.Let(out, first[out])]
+                first[out] = _behind(first[out], x)
+                found.append(plan.Let(out, first[out]))
+            case plan.Let(out, nodes.InTurns() as x):
+                first[out] = x
+                found.append(s)
+            case _:
+                found.append(s)
+    return found
+
+
+def _behind(first: nodes.InTurns, second: nodes.InTurns) -> nodes.InTurns:
+    """The sum of two such products, the second of which the matrix units add to the first."""
+    pairs = ((first.first, second.first), (first.second, second.second))
+    even, odd = (replace(y, accumulator=x) for x, y in pairs if isinstance(x, nodes.Dot) and isinstance(y, nodes.Dot))
+    return nodes.InTurns(even, odd, first.dim)
 
 
 def read_as_multiplied(k: ScheduledKernel, e: Eqn, value: str) -> bool:

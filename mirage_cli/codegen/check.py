@@ -432,7 +432,8 @@ class _Checker:
                     _must(d not in self.padded or self.is_neutral(block, d, op), f"{op} over lanes past the end of {d}")
             case nodes.Dot(left, right, accumulator):
                 self.dot(left, right)
-                _must(accumulator is None or self.known(accumulator) == x.axes, "the accumulator has other axes")
+                added = self.known(accumulator) if isinstance(accumulator, str) else (accumulator or x).axes
+                _must(added == x.axes, "the accumulator has other axes")
             case nodes.Added(accumulator, block):
                 _must(self.known(accumulator) == block.axes, f"{accumulator} has other axes")
             case _:
@@ -509,9 +510,10 @@ class _Checker:
                     for d in self.padded
                     if any(d in zero for zero, _ in held) and all(d in zero or d not in have for zero, have in held)
                 )
-            case nodes.Dot(left, right):
+            case nodes.Dot(left, right, accumulator):
                 own = {*apart(left.axes[:-2])}
-                return (self.zeros(left) | self.zeros(right)) & {*apart(x.axes)} - own
+                found = (self.zeros(left) | self.zeros(right)) & {*apart(x.axes)} - own
+                return found & self.zeros(accumulator) if isinstance(accumulator, nodes.Dot) else found
             case nodes.InTurns(first, second):
                 return self.zeros(first) & self.zeros(second)
             case nodes.Reduce("sum", _, over):
@@ -556,8 +558,8 @@ def parts(x: Expr) -> tuple[Expr, ...]:
     match x:
         case nodes.Apply(_, args):
             return args
-        case nodes.Dot(left, right):
-            return left, right
+        case nodes.Dot(left, right, accumulator):
+            return (left, right, accumulator) if isinstance(accumulator, nodes.Dot) else (left, right)
         case nodes.Product(a, b) | nodes.AddedLast(a, b) | nodes.InTurns(a, b):
             return a, b
         case nodes.PairBits(block, less=less):

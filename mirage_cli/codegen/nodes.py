@@ -673,12 +673,13 @@ Precision: TypeAlias = OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
+    """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named, or
+    to another product.
     precision: of float32; of float8, how many terms the matrix units may add up before float32 does."""
 
     left: Expr
     right: Expr
-    accumulator: str | None
+    accumulator: str | Dot | None
     precision: Precision
 
     @property

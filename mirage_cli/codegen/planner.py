@@ -345,7 +345,7 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     there = set[str]()
     for k in c.phases:
         body += _phase(replace(c, scheduled=k), k.placement.loops[at], part, late, there)
-    k = c.scheduled
+    body, k = bytepairs.added_up(body), c.scheduled
     scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
     for name, degrees in loop.accumulators:
         if name in k.factored:

@@ -557,7 +557,8 @@ def _reduce(x: nodes.Reduce, names: Names) -> str:
 
 
 def _dot(x: nodes.Dot, names: Names) -> str:
-    added = [names[x.accumulator]] if x.accumulator is not None else []
+    added = [names[x.accumulator]] if isinstance(x.accumulator, str) else []
+    added += [_dot(x.accumulator, names)] if isinstance(x.accumulator, nodes.Dot) else []
     if isinstance(x.precision, int):
         return " + ".join([*added, f"dot_float8({_expr(x.left, names)}, {_expr(x.right, names)}, {x.precision})"])
     if isinstance(x.precision, nodes.InParts):

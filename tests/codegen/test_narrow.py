@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
 
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.codegen.plan import Statement
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.phases import phased
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from tests.codegen.test_plan import changed, plans
 
 HEAD = """
 mugraph p float16
@@ -170,6 +175,25 @@ def test_bytes_are_read_two_at_a_time(text: str, plan: str, pairs: int) -> None:
         module.launch(given, [out], module.make_scratch(torch.device("cpu")))
         want = expected(text, x)
         assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+def test_products_of_phases_are_added_up_before_they_are_put_together() -> None:
+    """By the matrix units, those for even columns and those for odd ones; the plan's check sees both."""
+    found = source(NIBBLES, PAIRED[0][0], n=256, m=40)
+    assert found.count("tl.join(") == 1 and found.count("tl.dot(") == 4
+
+    def of_unknown(s: Statement) -> list[Statement]:
+        if not isinstance(s, plan.Let) or not isinstance(s.expr, nodes.InTurns):
+            return [s]
+        product = s.expr.first
+        assert isinstance(product, nodes.Dot) and isinstance(product.accumulator, nodes.Dot), "of two phases"
+        unknown = replace(product.accumulator, left=nodes.Value("nowhere", product.left.axes))
+        return [replace(s, expr=replace(s.expr, first=replace(product, accumulator=unknown)))]
+
+    (made,) = plans(graph(NIBBLES, n=256, m=40), schedule(PAIRED[0][0]))
+    check(made)
+    with pytest.raises(PlanError, match="nowhere is used before it is defined"):
+        check(changed(made, of_unknown))
 
 
 @pytest.mark.parametrize(("plan", "pairs"), PAIRED)

@@ -60,8 +60,7 @@ def k0(Z_ptr, W_ptr, S_ptr, X_ptr, O_part_ptr):
         i_k = s_k + tl.arange(0, BLOCK_k)
         W = tl.load(W_ptr.to(tl.pointer_type(tl.int16)) + i_k[None, :] * 7168 + (t_n * (BLOCK_n // 2) + tl.arange(0, BLOCK_n // 2))[:, None])  # [n/2, k]
         X, X_1 = tl.split(tl.permute(tl.reshape(tl.load(X_ptr + i_m[None, :] * 4096 + (s_k * 2 + tl.arange(0, BLOCK_k * 2))[:, None]), [BLOCK_k, 2, BLOCK_m]), (0, 2, 1)))  # [k, m]
-        O_sum = tl.reshape(tl.permute(tl.join(tl.dot(pair_bits(W, 0, 15, 0, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X), tl.dot(pair_bits(W, 8, 15, 0, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X)), (0, 2, 1)), [BLOCK_n, BLOCK_m])  # [n, m]
-        O_sum = O_sum + tl.reshape(tl.permute(tl.join(tl.dot(pair_bits(W, 4, 15, 8, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X_1), tl.dot(pair_bits(W, 12, 15, 8, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X_1)), (0, 2, 1)), [BLOCK_n, BLOCK_m])  # [n, m]
+        O_sum = tl.reshape(tl.permute(tl.join(tl.dot(pair_bits(W, 4, 15, 8, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X_1, tl.dot(pair_bits(W, 0, 15, 0, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X)), tl.dot(pair_bits(W, 12, 15, 8, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X_1, tl.dot(pair_bits(W, 8, 15, 0, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X))), (0, 2, 1)), [BLOCK_n, BLOCK_m])  # [n, m]
         O = O + (O_sum * S.to(tl.float32)[:, None])  # [n, m]
     release_next()
     tl.store(O_part_ptr + chunk * 229376 + i_m[None, :] * 14336 + i_n[:, None], O.to(tl.float32))
