@@ -209,8 +209,8 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     """(Σ runs · elements · operations · copies + `narrow` · loads of less than 16 bytes) / (the float32 rate · `simd` ·
     awake²) · uneven + sums across warps
 
-    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it; else
-    `occupancy.copies`.
+    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it, of
+    which pairs of bytes have half as many; else `occupancy.copies`.
     """
     c = x.target.costs
     each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
@@ -245,7 +245,9 @@ def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
     computed = s.runs * (x.elements[e.axes] * (e.operations + x.target.costs.conversion * e.reads))
     computed = computed * x.term("slices", x.zero + copies(x, e.axes, e.beside), 1.0)
     if e.rows:
-        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / x.elements[e.rows]), 1.0)
+        rows = x.elements[e.rows]
+        rows = np.where(rows >= 2 * MIN_DOT, rows / (2.0 if e.paired else 1.0), rows)
+        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / rows), 1.0)
     return computed
 
 

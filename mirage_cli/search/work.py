@@ -46,13 +46,15 @@ class Block(NamedTuple):
 
 class Elementwise(NamedTuple):
     """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
-    product, whose own axes the rows are. beside: `live.axes_beside`."""
+    product, whose own axes the rows are. beside: `live.axes_beside`. paired: whether two rows share an element of that
+    operand."""
 
     axes: Axes
     operations: float
     reads: int
     rows: Axes
     beside: Axes
+    paired: bool = False
 
 
 class Stored(NamedTuple):
@@ -289,11 +291,14 @@ def _segment(
     factors = {out: len(x.scaled) for out, x in alone.items()}
     blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
-    known = k.exact, k.stored, k.paired(products), k.lines
+    paired = k.paired(products)
+    known = k.exact, k.stored, paired, k.lines
     dots = (product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, *known) for e in products)
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
+    in_pairs = {frozenset(dims[v]) for v in paired}
+    elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if OPS[e.op].kind == "reduction" and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()

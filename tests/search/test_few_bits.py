@@ -1,0 +1,39 @@
+"""Weights of 4 bits, as the cost model has them and as they were measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search import cost
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.work import chunk_sizes, models
+from mirage_cli.target.gpus import find_target
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "triton" / "weights_of_4_bits.py"
+MEASURED = {(64, 2, 5, 2): 19.6, (64, 4, 5, 2): 23.4, (128, 4, 3, 4): 14.8, (128, 2, 4, 4): 14.1, (256, 8, 4, 8): 17.1}
+"""Columns of a block, warps, stages and chunks, with one row of activations; microseconds on an H200
+(results/h200/notes-2026-11-27.md)."""
+
+
+def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
+    """64 columns are 32 rows of pairs, which 4 warps convert twice."""
+    lines = GOLDEN.read_text(encoding="utf-8").splitlines()
+    text = [line[2:] for line in lines[: lines.index("# schedule")]]
+    graph = parse_mugraph("\n".join(text) + "\n").resized({"m": 1})
+    m, target = models(graph)["k0"], find_target("h200")
+
+    def predicted_us(columns: int, warps: int, stages: int, chunks: int) -> float:
+        plan = Schedule.parse(
+            f"k0: m=16 k=128 n={columns} order=n,k,m warps={warps} stages={stages} split={chunks} overlap\n"
+            "k1: m=1 n=256 order=k_split,m,n warps=1 stages=2 overlap"
+        )
+        sizes = chunk_sizes(graph, plan)
+        return float(cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0])
+
+    def by(us: dict[tuple[int, int, int, int], float]) -> list[tuple[int, int, int, int]]:
+        return sorted(us, key=lambda x: us[x])
+
+    found = by({x: predicted_us(*x) for x in MEASURED})
+    assert {*found[:2]} == {*by(MEASURED)[:2]} and found[-1] == by(MEASURED)[-1]
