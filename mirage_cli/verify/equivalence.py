@@ -242,7 +242,7 @@ class Series:
         each takes long. Where draws that are mended (`verify.squares`), one in a block, bring something and others
         nothing, all are. After the draws that have MOST_DRAWN elements, what is left in doubt may agree in doubt."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
-        enough = 1 + MOST_DRAWN // sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns)
+        enough = 1 + MOST_DRAWN // (1 + sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns))
         largest_block = min(BLOCK // each, enough)
         block = range(1, 2)
         mended, others = True, True
