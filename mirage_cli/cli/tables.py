@@ -109,13 +109,17 @@ def losses(results: Sequence[Result]) -> list[str]:
 
 
 def refusals(results: Sequence[Result]) -> list[str]:
-    """A line for each result without a kernel, whose plans were refused: how many, and why the first was."""
+    """A line for each result without a kernel: how many of its plans were refused, and why the first was, or what else
+    stood in the way."""
+    from mirage_cli.pipeline.budgets import why_none
+
     lines: list[str] = []
     for r in results:
-        whys = [*r.rejections, *r.dropped] if r.best is None else []
-        if whys:
+        if r.best is None:
+            whys = [*r.rejections, *r.dropped]
             count = f"{len(whys)} refusal{'s' * (len(whys) != 1)}"
-            lines.append(f"{about_text(r.about)}: no kernel was found; {count}, the first: {whys[0]}")
+            why = f"{count}, the first: {whys[0]}" if whys else why_none(r)
+            lines.append(f"{about_text(r.about)}: no kernel was found; {why}")
     return lines
 
 

@@ -17,6 +17,7 @@ class Clock:
     within KEEPING_S."""
 
     def __init__(self, budget_s: float, interrupted: Callable[[], bool]) -> None:
+        self.budget_s = budget_s
         self.end_s = time.monotonic() + budget_s
         self.search_end_s = self.end_s - VERIFYING * budget_s
         self.interrupted = interrupted

@@ -22,19 +22,22 @@ BEHIND_S = 30.0
 them the first: without the second there may be nothing to use, without the first nothing that is worth it."""
 BEHIND = 2
 """How many plans that is."""
+BESIDE = 0.1
+"""The part of the budget that the program as written may take behind it where the cheapest plan is verified."""
 
 
 class Verifier:
     """Verdicts on μGraphs, asked for in order: worked out one by one here and, once that took SLOW_S, in workers.
 
     The first μGraph is the cheapest plan, the second the program as written: verification of both may take BEHIND_S
-    more. When time is up, the other μGraphs are refused by the net "time".
+    more, until one may be used. When time is up, the other μGraphs are refused by the net "time".
     """
 
     def __init__(self, program: Program, graphs: Sequence[MuGraph], seed: int, workers: int, clock: Clock) -> None:
         self.program, self.graphs, self.clock = program, graphs, clock
         self.seed, self.workers = seed, workers
         self.spent_s = 0.0
+        self.usable = False
         self.processes: Processes | None = None
         self.futures: dict[int, Future[Verdict]] = {}
 
@@ -56,7 +59,8 @@ class Verifier:
     def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
-        behind_s = BEHIND_S * (i + 1) / BEHIND if i < BEHIND else 0.0
+        behind_s = BESIDE * self.clock.budget_s if self.usable else BEHIND_S * (i + 1) / BEHIND
+        behind_s = behind_s if i < BEHIND else 0.0
         end = partial(self.clock.verification_is_over, behind_s)
         if i in self.futures:
             try:
@@ -66,6 +70,7 @@ class Verifier:
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.seed, end=end)
         self.spent_s += time.perf_counter() - start
+        self.usable |= found.ok
         left = range(max(i + 1, BEHIND), len(self.graphs))
         workers = min(len(left), self.workers)
         if self.processes is None and self.spent_s > SLOW_S and workers > 1 and not end():

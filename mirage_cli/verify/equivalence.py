@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from math import prod
+from sys import maxsize
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.reduced import dynamic_sizes, elements, small_instance, turns
+from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.rings import mugraph_at, program_at
 from mirage_cli.verify.semantics import Named, ScheduleFailure
@@ -68,6 +70,13 @@ SOME_LEVELS: Levels = (True,) * LEVELS
 
 DOUBTFUL = "signs under roots and logarithms were not checked"
 
+DOUBTFUL_IN_PART = "signs under roots and logarithms were not checked in all elements"
+
+MOST_DRAWN = 1 << 21
+"""Elements of all equations in the draws of a series, after which elements that were in doubt in each of them need only
+agree in doubt: those of other rows, of which some were compared, have the same roots. It is a second or two; the draws
+of most programs have a thousandth of that."""
+
 IN_FLOAT64 = "what roots and logarithms left in doubt was compared in float64"
 
 FLOAT64_DRAWS = 4
@@ -98,9 +107,10 @@ def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callab
     proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
     passed: list[Claim] = []
     far = turns(program, graph)
-    for test in range(max(tests, far)):
+    for test in range(max(tests, len(far))):
         for draw in range(1 + DYNAMIC_DRAWS * bool(graph.dynamic)):
-            outcome = _test(program, graph, seed * 1009 + test, proof, draw, end, turn=test if far else None)
+            read = far[test % len(far)] if far else None
+            outcome = _test(program, graph, seed * 1009 + test, proof, draw, end, read)
             if far and isinstance(outcome, Verdict):  # maybe of what is there in full: f(X[n - 1]), not f(0)
                 outcome = _test(program, graph, seed * 1009 + test, proof, draw, end)
             if isinstance(outcome, Verdict):
@@ -119,18 +129,18 @@ def _test(
     proof: Callable[[], bool],
     draw: int,
     end: Callable[[], bool],
-    turn: int | None = None,
+    read: frozenset[Read] | None = None,
 ) -> Verdict | Claim:
     """Run both on random inputs until every output and every comparison is covered.
 
     Where roots meet, few draws have squares under all of them, and fewer the larger the sizes. Where none is found at
     the least sizes either, elements in doubt must agree; or, as they do not where a root is squared, say, all must in
     float64, if there is a proof of the algebra. draw: from the second on, at another dynamic size for the same tiles.
-    turn: as of `small_instance`.
+    read: as of `small_instance`.
     """
     series: list[Series] = []
     for least, idle in ((False, REDRAWS), (True, LEAST_REDRAWS)):
-        sizes, schedule = small_instance(program, graph, seed, least=least, turn=turn)
+        sizes, schedule = small_instance(program, graph, seed, least=least, read=read)
         if elements(program, sizes) > MOST_ELEMENTS:
             raise OutOfTimeError
         if draw:
@@ -172,7 +182,14 @@ class Coverage:
 
     def unfinished(self) -> bool:
         """Whether elements are missing, or random bits."""
-        return min(self.bits, self.drawn_bits) < MASK_BITS or self.incomplete()
+        return self.bits_missing() or self.incomplete()
+
+    def only_doubtful(self) -> bool:
+        """Whether what is missing are elements that have been in doubt in every draw, and others were compared."""
+        return bool(self.levels) and not self.bits_missing() and not self.undefined[self.missing()].any()
+
+    def bits_missing(self) -> bool:
+        return min(self.bits, self.drawn_bits) < MASK_BITS
 
     def progress(self) -> tuple[int, int, bool]:
         """Missing elements, bits, and whether any was compared: a draw that changes none of these brings nothing.
@@ -223,8 +240,10 @@ class Series:
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing, fewer where
         each takes long. Where draws that are mended (`verify.squares`), one in a block, bring something and others
-        nothing, all are."""
+        nothing, all are. After the draws that have MOST_DRAWN elements, what is left in doubt may agree in doubt."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
+        enough = 1 + MOST_DRAWN // (1 + sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns))
+        largest_block = min(BLOCK // each, enough)
         block = range(1, 2)
         mended, others = True, True
         while since < idle:
@@ -232,9 +251,13 @@ class Series:
             outcome, brought = self.run_block(block)
             if outcome is not None:
                 return outcome
+            if block.stop > enough and all(x.only_doubtful() for x in self.coverage.values()):
+                if isinstance(outcome := self.doubtful(DOUBTFUL_IN_PART), Claim):
+                    return outcome
+                enough = maxsize
             since = 0 if brought else since
             mended, others = (brought, others) if len(block) == 1 else (mended, brought)
-            most = max(1, BLOCK // each) if others or not mended else 1
+            most = max(1, largest_block) if others or not mended else 1
             more = self.more_draws(len(block) if brought else 2 * len(block), most)
             block = range(block.stop, block.stop + more)
         return None
@@ -296,7 +319,7 @@ class Series:
                 break
         return found
 
-    def doubtful(self) -> Verdict | Claim:
+    def doubtful(self, assumed: str = DOUBTFUL) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
         outcome = self.compare(run_draws(self.program, self.seed, range(1), (0,)), doubtful=True)
         if isinstance(outcome, Verdict):
@@ -304,7 +327,7 @@ class Series:
         if len(outcome[0]) < len(self.program.outputs):
             return _refusal("an output was undefined in every draw", self.where)
         claim = self.claim(0.0)
-        return replace(claim, assumes=(*claim.assumes, DOUBTFUL))
+        return replace(claim, assumes=(*claim.assumes, assumed))
 
     def in_float64(self) -> Verdict | Claim:
         """Whether both compute the same in float64, where positive numbers have roots. Of what a proof of the algebra

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -29,9 +29,12 @@ FAR_ROOM = 1 << 18
 CUT = {"split": 7, "loop": 5, "grid": 3}
 """Roles of axes that are cut in tiles, each with a size of several tiles, the last one short."""
 
+Read = tuple[str, Index]
+"""An axis of a tensor, and an index that it is read by."""
+
 
 def small_instance(
-    program: Program, graph: MuGraph, seed: int, *, least: bool = False, turn: int | None = None
+    program: Program, graph: MuGraph, seed: int, *, least: bool = False, read: Collection[Read] | None = None
 ) -> tuple[dict[str, int], Schedule]:
     """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short, also
     where it follows from the parts of a merged axis.
@@ -39,21 +42,43 @@ def small_instance(
     Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
     that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
 
-    least: the smallest sizes for which that can be said, with two tiles. turn: which of `turns` tests it is for, each
-    of which reaches the far positions of some axes; None for a test that reaches all.
+    least: the smallest sizes for which that can be said, with two tiles. read: what is there, of all that is read by an
+    index (one of `turns`); None for all.
     """
     rng = random.Random(seed)
     classes = AxisClasses.of(program, graph)
-    sizes, uneven = _reduced_sizes(program, graph, classes, rng, least, turn)
+    short = _Short.of(program, graph, classes, rng, least)
+    sizes = short.grown(short.read if read is None else [x for x in short.read if x in read])
+    uneven = short.following | {classes.find(d) for d, n in sizes.items() if n > short.sizes[d]}
     return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
 
 
-def turns(program: Program, graph: MuGraph) -> int:
-    """How many tests take turns at being long along axes of which something far is read, such as the last position; 0
-    where one test may be long along all of them."""
-    classes = AxisClasses.of(program, graph)
-    short = _Short.of(program, graph, classes, random.Random(0), least=True)
-    return len(_too_far(program, classes, short.sizes, short.grown(short.read)))
+def turns(program: Program, graph: MuGraph) -> list[frozenset[Read]]:
+    """What is read in each of several tests, where values would be too large in one that has all of it, such as the
+    last positions of two axes: all is in some test, and what takes little room in each. Empty where one test will do.
+
+    Also where tables name positions, or where what is written by an index has to lie inside.
+    """
+    written = ((d, i) for p in program.parts for d, i in zip(p.tensor.dims, p.access, strict=True))
+    if any(True for _ in program.lookups()) or not all(renames(d, i, program.sizes) for d, i in written):
+        return []
+    short = _Short.of(program, graph, AxisClasses.of(program, graph), random.Random(0), least=False)
+
+    def room(read: Iterable[Read]) -> int:
+        return elements(program, short.grown(read))
+
+    if room(short.read) <= FAR_ROOM:
+        return []
+    rooms = {x: room([x]) for x in short.read}
+    order = sorted(rooms, key=lambda x: rooms[x])
+    found: list[frozenset[Read]] = []
+    while left := [x for x in order if not any(x in read for read in found)]:
+        some = left[-1:]
+        most = max(FAR_ROOM, 2 * rooms[some[0]])
+        for x in order:
+            some += [x] if x not in some and room([*some, x]) <= most else []
+        found.append(frozenset(some))
+    return found if len(found) > 1 else []
 
 
 def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[str, int]]:
@@ -67,18 +92,6 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
     return mixed(some)
 
 
-def _reduced_sizes(
-    program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool, turn: int | None
-) -> tuple[dict[str, int], set[str]]:
-    """The sizes, and the classes of those that are not chosen: they follow from parts, or from what is read."""
-    short = _Short.of(program, graph, classes, rng, least)
-    sizes = short.grown(short.read)
-    if turn is not None and (far := _too_far(program, classes, short.sizes, sizes)):
-        left = _left_short(program, classes, short.sizes, sizes, far[turn % len(far) :] + far[: turn % len(far)])
-        sizes = short.grown([(d, i) for d, i in short.read if left.isdisjoint(map(classes.find, (d, *i.dims)))])
-    return sizes, short.following | {classes.find(d) for d, n in sizes.items() if n > short.sizes[d]}
-
-
 @dataclass(frozen=True)
 class _Short:
     """Reduced sizes, before they grow to what is read.
@@ -90,7 +103,7 @@ class _Short:
     classes: AxisClasses
     sizes: dict[str, int]
     following: set[str]
-    read: list[tuple[str, Index]]
+    read: list[Read]
     whole: Mapping[str, int]
     entries: int
     tables: list[tuple[tuple[str, ...], str]]
@@ -128,7 +141,7 @@ class _Short:
         tables = distinct_positions(program.inputs)
         return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables)
 
-    def grown(self, read: Iterable[tuple[str, Index]]) -> dict[str, int]:
+    def grown(self, read: Iterable[Read]) -> dict[str, int]:
         """The sizes, large enough for what is read."""
         return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
 
@@ -147,7 +160,7 @@ def _usual_size(roles: Collection[str], rng: random.Random) -> int:
     return next((n for role, n in CUT.items() if role in roles), None) or rng.choice([2, 3, 4])
 
 
-def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[tuple[str, Index]]:
+def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[Read]:
     """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
     axis in parts. What lies behind is there for tests, as if it were read by its number."""
     own = {(classes.find(d), n) for d, n in compared(e for k in graph.kernels for e in k.body)}
@@ -164,30 +177,6 @@ def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
         elif OPS[e.op].order is not None:
             axes = [along[v] for v in e.values if v in along]
             yield from ((axes[0], int(a)) for a in e.args if axes and isinstance(a, Fraction))
-
-
-def _too_far(program: Program, classes: AxisClasses, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:
-    """The classes of axes that are long for the sake of what is read, where values are too large along all of them.
-
-    None where tables name positions, or where what is written by an index has to lie inside."""
-    far = sorted({classes.find(d) for d, n in long.items() if n > short[d]})
-    written = ((d, i) for p in program.parts for d, i in zip(p.tensor.dims, p.access, strict=True))
-    fixed = any(True for _ in program.lookups()) or not all(renames(d, i, program.sizes) for d, i in written)
-    return [] if fixed or not _left_short(program, classes, short, long, far) else far
-
-
-def _left_short(
-    program: Program, classes: AxisClasses, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
-) -> set[str]:
-    """Those of them left short in a test that is long along the first, and along others while there is room."""
-    kept = {*far[:1]}
-
-    def large(kept: set[str]) -> bool:
-        return elements(program, {d: (long if classes.find(d) in kept else short)[d] for d in long}) > FAR_ROOM
-
-    for c in far[1:]:
-        kept |= set() if large({*kept, c}) else {c}
-    return {*far} - kept
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:

@@ -449,6 +449,14 @@ def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp
     assert "increment m=16: no kernel was found; " in run.out and "undefined in every draw" in run.out
 
 
+def test_a_search_that_could_verify_nothing_says_so(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_cli.pipeline.verifying.BEHIND_S", -60.0)
+    run = mirage("search", "increment.yaml", "--no-tune", "--dim", "m=16", "--workers", 1, "--budget", 0)
+    assert run.code == 3
+    assert "increment m=16: no kernel was found; there is no verified plan: " in run.out
+    assert " could not be verified in time, after 0 s" in run.out
+
+
 # -- mistakes
 
 

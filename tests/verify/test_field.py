@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_cli.ir.ops import OPS
-from mirage_cli.verify.contracted import MOST_SHIFTED, MOST_TERMS, contracted, multiplied
+from mirage_cli.verify.contracted import AT_ONCE, MOST_SHIFTED, MOST_TERMS, contracted, multiplied
 from mirage_cli.verify.draws import SPACE, at_once
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
@@ -375,9 +375,12 @@ CONTRACTIONS = {
 }
 
 
+@pytest.mark.parametrize("at_once", [AT_ONCE, 50, 700])
 @pytest.mark.parametrize("name", CONTRACTIONS)
-def test_a_product_of_matrices_is_the_sum_of_products(name: str) -> None:
-    """With the largest residues that there are among random ones, and with elements in doubt."""
+def test_a_product_of_matrices_is_the_sum_of_products(monkeypatch: pytest.MonkeyPatch, name: str, at_once: int) -> None:
+    """With the largest residues that there are among random ones, and with elements in doubt; a few rows at a time, and
+    a few matrices, the last of them fewer."""
+    monkeypatch.setattr("mirage_cli.verify.contracted.AT_ONCE", at_once)
     lengths, rng = {"b": 6, "m": 17, "n": 19, "k": 40, "l": 3, "#": 4}, np.random.default_rng(0)
     F = Field(7, lengths)
 

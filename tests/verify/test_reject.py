@@ -22,7 +22,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.axisclasses import same_axes
-from mirage_cli.verify.equivalence import DOUBTFUL, IN_FLOAT64, Verdict, check_equivalence
+from mirage_cli.verify.equivalence import DOUBTFUL, DOUBTFUL_IN_PART, IN_FLOAT64, Verdict, check_equivalence
 from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
@@ -153,6 +153,69 @@ def test_every_element_is_compared_also_below_roots(seed: int) -> None:
     right = case(ROOT, root)
     assert check_equivalence(right.program, right.graph, seed).ok
     assert not check_equivalence(right.program, parse_mugraph(WRONG_ROOT), seed, tests=1).ok
+
+
+NORMS = """
+mugraph norms float32
+dims m=32 k=64 h=16 d=24
+input X f32[m, k]
+input W f32[h, k, d]
+output Y f32[m, h, d]
+kernel k0 generated m:grid h:grid d:tile k:loop
+  X = load X[m, k]
+  W = load W[h, k, d]
+  Q[m, h, d] = dot(X, W; k)
+  S[m, h, d] = square(Q)
+  N[m, h] = sum(S; d)
+  R[m, h] = rsqrt(N)
+  Y[m, h, d] = mul(Q, R)
+  store Y[m, h, d] = Y
+"""
+WRONG_NORMS = NORMS.replace("mul(Q, R)", "mul(Z, R)").replace(
+    "  S[m, h, d]",
+    "  i[m] = index(m)\n  last[m] = ge(i, 4)\n  T[m, h, d] = mul(Q, 2)\n  Z[m, h, d] = where(last, T, Q)\n  S[m, h, d]",
+)
+
+
+def norms(w: Write) -> None:
+    w.dot("Q", "X", "W", over="k")
+    w.square("S", "Q")
+    w.sum("N", "S", over="d")
+    w.sqrt("R", "N")
+    w.div("Y", "Q", "R")
+
+
+@pytest.mark.parametrize("most", [1, 1 << 21])
+def test_rows_whose_roots_meet_agree_in_doubt_where_draws_are_large(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Each row has a root in every head, so that many draws are needed for squares under all of them. After the first,
+    elements in doubt have to agree; a wrong one does not, be it in doubt or not."""
+    monkeypatch.setattr("mirage_cli.verify.equivalence.MOST_DRAWN", most)
+    right = case(NORMS, norms)
+    assumed: set[str] = set()
+    for seed in range(4):
+        verdict = check_equivalence(right.program, right.graph, seed)
+        assert verdict.ok and verdict.bound < 1e-12
+        assumed |= {*verdict.assumes}
+        assert not check_equivalence(right.program, parse_mugraph(WRONG_NORMS), seed, tests=1).ok
+    assert (DOUBTFUL_IN_PART in assumed) == (most == 1) and DOUBTFUL not in assumed
+
+
+def norms_squared(w: Write) -> None:
+    norms(w)
+    w.eqns.pop()
+    w.square("T", "R")
+    w.mul("Y", "Q", "T")
+
+
+@over_seeds(range(4))
+def test_what_differs_in_doubt_is_drawn_until_it_is_certain(seed: int) -> None:
+    """The square of a root of a non-square is not what is under it."""
+    text = NORMS.replace("  R[m, h] = rsqrt(N)\n", "").replace("mul(Q, R)", "mul(Q, N)")
+    right = case(text, norms_squared)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mirage_cli.verify.equivalence.MOST_DRAWN", 1)
+        verdict = check_equivalence(right.program, right.graph, seed)
+    assert verdict.ok and not {DOUBTFUL, DOUBTFUL_IN_PART, IN_FLOAT64} & {*verdict.assumes}
 
 
 @dataclass(frozen=True)

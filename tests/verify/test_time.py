@@ -23,7 +23,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import MOST_ELEMENTS, check_equivalence
 from mirage_cli.verify.reduced import elements, small_instance
-from mirage_cli.verify.verdict import Verdict
+from mirage_cli.verify.verdict import Verdict, refused
 
 H200 = find_target("h200")
 NORMS = """
@@ -103,23 +103,24 @@ def test_the_cheapest_plan_and_the_program_as_written_are_verified_behind_the_bu
     assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
 
 
+@pytest.mark.parametrize("verified", [True, False])
 @pytest.mark.usefixtures("spent")
 def test_the_cheapest_plan_is_the_first_and_leaves_time_for_the_program_as_written(
-    monkeypatch: pytest.MonkeyPatch, program: Program, result: SearchResult
+    monkeypatch: pytest.MonkeyPatch, program: Program, result: SearchResult, verified: bool
 ) -> None:
-    """Who waits for a test of many draws has the plan that is worth it, or at least the other."""
+    """Who waits for a test of many draws has the plan that is worth it, or else the other."""
     given: dict[str, float] = {}
 
     def check(lowered: Program, graph: MuGraph, seed: int, end: Callable[[], bool]) -> Verdict:
         assert isinstance(end, partial)
         given[mugraph_id(graph)] = end.args[0]
-        return check_equivalence(lowered, graph, seed, end=end)
+        return check_equivalence(lowered, graph, seed, end=end) if verified else refused("time", "made up")
 
     monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", check)
     search_program(program, H200, Options(tune=False))
     first, second, *others = given.items()
     assert first == (result.candidates[0].id, verifying.BEHIND_S / 2)
-    assert second == (result.as_written.id, verifying.BEHIND_S)
+    assert second == (result.as_written.id, verifying.BESIDE * Options().budget_s if verified else verifying.BEHIND_S)
     assert not any(behind_s for _, behind_s in others)
 
 
