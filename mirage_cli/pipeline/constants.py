@@ -33,18 +33,12 @@ Values = dict[Any, torch.Tensor]
 
 
 def evaluated(model: torch.fx.GraphModule) -> Values:
-    """The values of nodes that read no tensor of the model's, on the CPU. The value of an operator that has a row here
-    has at most MOST elements."""
+    """The values of nodes that read no tensor of the model's, as PyTorch computes them where the model does. The value
+    of an operator that has a row here has at most MOST elements."""
     values: Values = {}
 
     def value(x: Any) -> Any:
-        return (
-            values.get(x, x)
-            if isinstance(x, torch.fx.Node)
-            else torch.device("cpu")
-            if isinstance(x, torch.device)
-            else x
-        )
+        return values.get(x, x) if isinstance(x, torch.fx.Node) else x
 
     for n in calls(model.graph):
         like = n.meta.get("val")
@@ -52,12 +46,17 @@ def evaluated(model: torch.fx.GraphModule) -> Values:
         if drawn or mutable(n) or not isinstance(like, torch.Tensor) or any(x not in values for x in n.all_input_nodes):
             continue
         sized = all(isinstance(size, int) for size in shape_of(n))
-        if not sized or (supported(n) and like.numel() > MOST):
+        if not sized or (supported(n) and elements(like) > MOST):
             continue
         args, kwargs = tree_map(value, (n.args, n.kwargs), is_leaf=lambda x: isinstance(x, torch.fx.Node))
         with unset_fake_temporarily(), torch.no_grad():
             values[n] = n.target(*args, **kwargs)
     return values
+
+
+def elements(tensor: torch.Tensor) -> int:
+    """How many a tensor has in memory."""
+    return math.prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step)
 
 
 def folded(model: torch.fx.GraphModule) -> None:
@@ -70,7 +69,7 @@ def folded(model: torch.fx.GraphModule) -> None:
             if not supported(n):
                 instead = as_buffer(model, n, made)
             elif n.all_input_nodes and not row_of(n).moves and not made.is_floating_point() and not made.is_complex():
-                instead = as_positions(model.graph, n, made)
+                instead = as_positions(model.graph, n, made.cpu())
             else:
                 continue
             if instead is not None:
@@ -79,33 +78,46 @@ def folded(model: torch.fx.GraphModule) -> None:
 
 
 def in_tables(model: torch.fx.GraphModule, values: Values) -> None:
-    """Has rows be looked up by a table of the model, where their numbers are worked out of numbers alone along an axis,
-    and are not counted: else a kernel would compare them with each row's."""
+    """Has rows be looked up by a table of the model, where their numbers are worked out of numbers alone, and are not
+    counted: else a kernel would compare them with each row's."""
     known: dict[object, Any] = {}
     for n in calls(model.graph):
         places = (row_of(n).named(n) or by_indices(n)) if row_of(n).looks_up else ()
-        made = [(named, values[named.index]) for named in places if named.index in values]
+        made = [(named, varied(values[named.index])) for named in places if named.index in values]
         if all(is_counted(x) for _, x in made) or not all(is_table(*pair) for pair in made):
             continue
         for named, x in made:
-            key = x.dtype, x.shape, tuple(x.flatten().tolist())
+            key = x.dtype, x.shape, x.numpy().tobytes()
             if key not in known:
                 known[key] = as_buffer(model, named.index, x)
                 known[key].meta[APART] = True  # each names a row, from the front
                 next(iter(model.graph.nodes)).prepend(known[key])
-            n.replace_input_with(named.index, known[key])
+            sizes = shape_of(named.index)
+            with model.graph.inserting_before(n):
+                whole = known[key]
+                whole = whole if x.shape == sizes else called(model.graph, n, aten.expand.default, whole, [*sizes])
+            n.replace_input_with(named.index, whole)
+
+
+def varied(made: torch.Tensor) -> torch.Tensor:
+    """A tensor with the first position alone of axes along which it is the same, on the CPU."""
+    for axis in range(made.dim()):
+        first = made.narrow(axis, 0, 1) if made.shape[axis] else made
+        made = first if made.stride(axis) == 0 or bool((made == first).all()) else made
+    return made.cpu().contiguous()
 
 
 def is_table(named: Named, made: torch.Tensor) -> bool:
-    """Whether these are numbers along one axis, of rows that there are."""
+    """Whether these are numbers of rows that there are."""
     size = shape_of(named.of)[named.axis]
     whole = made.dtype in (torch.int32, torch.int64) and isinstance(size, int)
-    return whole and made.numel() == max(made.shape, default=1) and 0 <= int(made.min()) <= int(made.max()) < size
+    return whole and made.numel() > 0 and 0 <= int(made.min()) <= int(made.max()) < size
 
 
 def is_counted(made: torch.Tensor) -> bool:
-    """Whether numbers along one axis are each as far from the last."""
-    return bool((made.flatten().diff().diff() == 0).all())
+    """Whether these are numbers along one axis, each as far from the last."""
+    along = made.numel() == max(made.shape, default=1)
+    return along and bool((made.flatten().diff().diff() == 0).all())
 
 
 def as_buffer(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any:
@@ -113,7 +125,8 @@ def as_buffer(model: torch.fx.GraphModule, node: Any, made: torch.Tensor) -> Any
     model.register_buffer(f"made_{node.name}", made.to(node.meta["val"].device), persistent=False)
     with model.graph.inserting_before(node):
         found = model.graph.get_attr(f"made_{node.name}")
-    found.meta = node.meta | {"scale": scale_of(made)}
+    like = node.meta["val"]
+    found.meta = node.meta | {"val": like.new_empty(made.shape, dtype=made.dtype), "scale": scale_of(made)}
     return found
 
 

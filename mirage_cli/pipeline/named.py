@@ -11,6 +11,7 @@ kernel of all that reads the same numbers.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from torch.fx.node import has_side_effect
 
 from mirage_cli.codegen.ordinary import TORCH
 from mirage_cli.pipeline.inplace import GIVEN
-from mirage_cli.pipeline.passes import memory_of, rematerialisable
+from mirage_cli.pipeline.passes import is_view, memory_of, rematerialisable
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
+from mirage_cli.spec.aten.operands import MOST_COMPARED
 from mirage_cli.spec.aten.row import APART, Named, overloadless
 from mirage_cli.spec.aten.trace import row_of
 
@@ -32,6 +34,9 @@ FUNCTORCH: Any = TORCH._C._functorch
 CHECK = aten._assert_async.msg
 WHOLE = (torch.int32, torch.int64)
 """Types of numbers that name rows. Masks name none."""
+MANY_COMPARISONS = 1 << 26
+"""Of numbers with those of rows: as many take a GPU longer (6 µs, at three operations each) than one more kernel that
+stores the numbers."""
 
 
 @has_side_effect
@@ -54,10 +59,13 @@ def from_front(graph: torch.fx.Graph) -> None:
         places = {named.axis: named for named in row_of(n).named(n)}
         n.args = x, [i and counted_once(graph, places[d], known) for d, i in enumerate(indices)], *rest
     for n, index in moved_indices(graph):
-        if index not in known:
-            known[index] = behind_what_it_reads(graph, aten.alias.default, index)
-            known[index].meta["val"] = index.meta["val"]
-        n.replace_input_with(index, known[index])
+        user, core = unturned(n, index)
+        if APART in core.meta:
+            continue  # it has been put there for another call
+        if core not in known:
+            known[core] = behind_what_it_reads(graph, aten.alias.default, core)
+            known[core].meta["val"] = core.meta["val"]
+        user.replace_input_with(core, known[core])
 
 
 def selected_by_tensors(graph: torch.fx.Graph) -> None:
@@ -88,28 +96,60 @@ def selected_by_tensors(graph: torch.fx.Graph) -> None:
 
 
 def moved_indices(graph: torch.fx.Graph) -> list[tuple[Any, Any]]:
-    """Calls that look up rows, all numbered from the front, with the numbers, where these are some of what the graph is
-    given, elsewhere: a kernel reads by address what it is given as it is."""
+    """Calls that look up rows, all numbered from the front, with the numbers, where a kernel would not be given these
+    as they are, or turned: it reads by address nothing else. They are some of what the graph is given, or are worked
+    out, where that is worth a kernel."""
     calls = [n for n in graph.nodes if n.op == "call_function" and row_of(n).looks_up]
-    found = [(n, named.index) for n in calls for named in row_of(n).named(n) if not named.from_end]
+    found = [(n, named) for n in calls for named in row_of(n).named(n) if not named.from_end]
     return [
-        (n, i)
-        for n, i in found
-        if i.op == "call_function" and moved_from(i).op in GIVEN and i.meta["val"].dtype in WHOLE
+        (n, named.index)
+        for n, named in found
+        if named.index.meta["val"].dtype in WHOLE
+        and unturned(n, named.index)[1].op == "call_function"
+        and (moved_from(named.index).op in GIVEN or is_worked_out(n, named))
     ]
 
 
+def is_worked_out(reader: Any, named: Named) -> bool:
+    """Whether a graph works numbers out, and to compare them with the number of each row takes longer than to read them
+    from memory, or is not done. Regions end where they are worked out of floating-point numbers."""
+    if raw(named.index).op in GIVEN or counted(named.index) is not None:
+        return False
+    made, rows = shape_of(reader), [size_of(x) for x in row_of(reader).named(reader)]
+    if not all(isinstance(n, int) for n in (*made, *rows)):
+        return False
+    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= MANY_COMPARISONS
+
+
+def unturned(user: Any, index: Any) -> tuple[Any, Any]:
+    """The node whose elements an index has, each along axes of its own, and who reads that node for it."""
+    while index.op == "call_function" and is_turned(index):
+        user, index = index, index.args[0]
+    return user, index
+
+
+def is_turned(node: Any) -> bool:
+    """Whether a node is its argument with the axes in another order, or repeated."""
+    if APART in node.meta or not row_of(node).moves or not is_view(node):
+        return False
+    value, of = node.meta["val"], node.args[0].meta["val"]
+    told = [{*zip(map(str, x.shape), map(str, x.stride()), strict=True)} for x in (value, of)]  # symbols among them
+    axes, own = ({(n, step) for n, step in x if n != "1" and step != "0"} for x in told)
+    return axes == own and str(value.storage_offset()) == str(of.storage_offset())
+
+
 def from_ends(graph: torch.fx.Graph) -> list[Any]:
-    """The calls whose rows are counted from the front."""
+    """The calls whose rows are counted from the front: updates, and what is read by address."""
     updates = graph.find_nodes(op="call_function", target=aten.index_put_.default)
     reads = graph.find_nodes(op="call_function", target=aten.index.Tensor)
     return [*updates, *(n for n in reads if looks_up(n))]
 
 
 def looks_up(read: Any) -> bool:
-    """Whether what is read is named by what the graph is given alone. Numbers that it works out are compared with each
-    row's."""
-    return all(i is None or moved_from(raw(i)).op in GIVEN for i in read.args[1])
+    """Whether what is read is named by what the graph is given, or works out where that is worth a kernel. Numbers else
+    are compared with each row's."""
+    several = row_of(read).named(read)
+    return all(moved_from(named.index).op in GIVEN or is_worked_out(read, named) for named in several)
 
 
 def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> Any:
@@ -128,10 +168,11 @@ def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> 
 
 def as_before(graph: torch.fx.Graph, inside: Container[Any]) -> None:
     """Undoes `from_front` for calls that are in no region: PyTorch counts and checks for itself."""
-    for n in from_ends(graph):
-        if n not in inside:
-            x, indices, *rest = n.args
-            n.args = x, [i and raw(i) for i in indices], *rest
+    for name in (aten.index_put_.default, aten.index.Tensor):
+        for n in graph.find_nodes(op="call_function", target=name):
+            if n not in inside:
+                x, indices, *rest = n.args
+                n.args = x, [i and raw(i) for i in indices], *rest
     names = aten.remainder.Scalar, aten.alias.default
     made = [n for name in names for n in graph.find_nodes(op="call_function", target=name) if APART in n.meta]
     for n in made:
@@ -186,16 +227,23 @@ class Checks:
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def of(self, named: Named, operator: str) -> None:
-        """Where the numbers are worked out of a kernel's floating-point ones, there is none: such numbers are no row's
-        that the kernel reads, and what it writes is none either."""
+        """Where a kernel compares numbers that it works out of floating-point ones, there is none: such numbers are no
+        row's that it reads, and what it writes is none either."""
         if named.index.meta["val"].dtype not in WHOLE or is_inside(named):
             return
-        index, size = self.outside(raw(named.index)), length(self.graph, named)
+        index, size = self.outside(self.numbers_of(named.index)), length(self.graph, named)
         if index is None or size is None:
             return
         ends = f"{'negative from its end, or ' * named.from_end}less than its size of {size_of(named)}"
         text = f"{operator}: a number names no row of an axis; such numbers are {ends}"
         self.made(raise_unless, self.right(named, index, size), text)
+
+    def numbers_of(self, index: Any) -> Any:
+        """The node that has each of an index's numbers, without what only turns or repeats them: that of the model,
+        or its copy where kernels make it and hand it on."""
+        _, core = unturned(None, index)
+        _, own = unturned(None, raw(core))
+        return own if own not in self.inside or own in self.remat else core
 
     def given(self, operands: Sequence[Any]) -> dict[Any, None]:
         """What kernels only move to make these of it, in order."""
@@ -292,7 +340,8 @@ def length(graph: torch.fx.Graph, named: Named) -> Any:
 
 def is_inside(named: Named) -> bool:
     """Whether all of the numbers are known, and name rows: counted ones, and those of `constants.in_tables`."""
-    if named.index.op == "get_attr" and APART in named.index.meta:
+    _, core = unturned(None, named.index)
+    if core.op == "get_attr" and APART in core.meta:
         return True
     numbers, size = counted(named.index), size_of(named)
     if numbers is None or not isinstance(size, int):

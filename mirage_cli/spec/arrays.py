@@ -150,6 +150,13 @@ class Array:
         return {*self.own, *leaves(x for dim in self.dims for x in dim)}
 
 
+def source(a: Array) -> Array:
+    """What an array is a view of."""
+    while isinstance(a.how, Viewed):
+        (a,) = a.operands
+    return a
+
+
 @dataclass(frozen=True)
 class InPlaceWrite:
     """What is written into an input in place. arrays: the input, and all that is read for it. write: the graph's

@@ -24,6 +24,7 @@ from mirage_cli.spec.arrays import (
     leaves,
     paired,
     size_of,
+    source,
 )
 from mirage_cli.spec.graph import Value
 
@@ -336,11 +337,11 @@ def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
 
 
 def are_looked_up(a: Array, tables: Sequence[Array]) -> bool:
-    """Whether a[tables], along a's first positions, is read by address: tables are inputs, and the sizes there do not
-    differ by call."""
+    """Whether a[tables], along a's first positions, is read by address: tables are inputs or views of them, and the
+    sizes there do not differ by call."""
     firsts = [leaves(d) for d in a.dims[: len(tables)]]
     fixed = not any(x.size in a.trace.named for d in firsts for x in d)
-    return fixed and all(t.name for t in tables) and all(d and {*d} <= {*a.own} for d in firsts)
+    return fixed and all(source(t).name for t in tables) and all(d and {*d} <= {*a.own} for d in firsts)
 
 
 def looked_up(a: Array, tables: Sequence[Array]) -> Array:
@@ -348,7 +349,7 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
     Unsupported."""
     firsts, entries = a.dims[: len(tables)], in_step(tables)
     for d, table in zip(firsts, tables, strict=True):
-        a.trace.bound(table, size_of(d), d)
+        a.trace.bound(source(table), size_of(d), d)
     taken = list(dict.fromkeys(x for table in tables for x in table.own))
     fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
     named_by = {x: n for n, d in enumerate(fresh.dims[: len(tables)]) for x in leaves(d)}
@@ -357,19 +358,54 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
     def make(names: Names, value: Value, *entries: Value) -> Value:
         at: dict[str, Value] = {}
         for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
-            inner = size_of(first)
-            for n, x in enumerate(leaves(first)):  # digits of a number, each of its own read: a shared value has a name
-                own = leaves(table.held)
-                row = entry[tuple(names.axis(y) for y in own)] if own else entry
-                inner //= x.size
-                over = row // inner if inner > 1 else row
-                (along,) = names.of([x])
-                at[along] = over % x.size if n else over
+            at |= digits_of(names, first, leaves(table.held), entry)
         order = names.in_memory(value, fresh)
         target = named(names, value)
         return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
 
     return a.trace.add(Array(a.trace, (*entries, *fresh.dims[len(tables) :]), tuple(held), (fresh, *tables), make))
+
+
+def looked_up_in_rows(a: Array, position: int, table: Array) -> Array | None:
+    """a[i, j, table[i, j, k]] for its last position, and likewise for others. None where one axis would have to be two.
+    Raises Unsupported."""
+    first, others = a.dims[position], [d for p, d in enumerate(a.dims) if p != position]
+    rows = [t for p, t in enumerate(table.dims) if p != position]
+    pairs = [(d, t) for d, t in zip(others, rows, strict=True) if {*leaves(t)} & {*table.own}]
+    called = beside(table, pairs)  # where the table is read by other axes than its own
+    called |= {y: Axis(y.size) for y in leaves(table.dims[position]) if called}
+    entries, kept = (
+        tuple(called.get(y, y) for y in leaves(table.dims[position])),
+        {x for d in others for x in leaves(d)},
+    )
+    own = [called.get(y, y) for y in leaves(table.held)]
+    if {*entries} & kept or {*leaves(first)} & {*kept, *own} or len({*own}) < len(own):
+        return None
+    a.trace.bound(source(table), size_of(first), first)
+    held = dict.fromkeys(x for x in (*own, *a.own) if x not in leaves(first))
+
+    def make(names: Names, value: Value, entry: Value) -> Value:
+        at = digits_of(names, first, leaves(own), entry)
+        order = names.in_memory(value, a)
+        target = named(names, value)
+        return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
+
+    dims = [entries if p == position else d for p, d in enumerate(a.dims)]
+    return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a, table), make))
+
+
+def digits_of(names: Names, dim: Dim, own: Sequence[Axis], entry: Value) -> dict[str, Value]:
+    """The places along a dim that a table names as places along each of its axes, by their names. own: axes by which
+    the table is read. entry: the graph's value of the table."""
+    at: dict[str, Value] = {}
+    inner = size_of(dim)
+    for n, x in enumerate(leaves(dim)):  # digits of a number, each of its own read: a shared value has a name
+        row = entry[tuple(names.axis(y) for y in own)] if own else entry
+        inner //= x.size
+        over = row // inner if inner > 1 else row
+        (along,) = names.of([x])
+        at[along] = over % x.size if n else over
+    return at
 
 
 def in_step(tables: Sequence[Array]) -> list[Dim]:

@@ -15,10 +15,10 @@ from mirage_cli.spec.arrays import (
     Names,
     Part,
     Unsupported,
-    Viewed,
     leaves,
     paired,
     size_of,
+    source,
 )
 from mirage_cli.spec.graph import Value
 from mirage_cli.spec.positional import indices
@@ -33,13 +33,6 @@ class Entry:
 
 
 Place = Part | Entry
-
-
-def source(a: Array) -> Array:
-    """What an array is a view of."""
-    while isinstance(a.how, Viewed):
-        (a,) = a.operands
-    return a
 
 
 def place_of(index: Array, size: int, beside: Sequence[Dim]) -> Place:

@@ -59,7 +59,7 @@ def renamed(
     shape = x.data.shape[-len(x.dims) :] if x.dims else ()
     names = substitution(axes)
     access = read_by(x.dims, names)
-    own = {y.table: len(y.access) for y in lookups_of(access)}
+    own = {y.table: len(y.access) for y in lookups_of(names.values())}
     found: dict[str, tuple[tuple[str, ...], Array]] = {}
     ranges = _ranges(access, x.dims, shape, sizes)
     dims = dims_of(access)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import mirage_cli
+from mirage_cli.pipeline import named
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.named import raise_unless
@@ -131,6 +132,16 @@ def test_numbers_that_count_from_the_front_are_looked_up(read: Callable[..., Ten
         faster(x, torch.tensor([[-1, -1], [-1, -1]]))
 
 
+def in_both_directions(x: Tensor, y: Tensor) -> Tensor:
+    at = relative(6, 6).clamp(0, 2)
+    return x.gather(1, at) * (x @ y.T) + y.gather(1, at).T
+
+
+def relative(n: int, m: int) -> Tensor:
+    """The differences of positions that are not far from each other, and a number for those that are: none below 0."""
+    return (torch.arange(n)[:, None] - torch.arange(m)).clamp(-2, 2) + 2
+
+
 @pytest.mark.parametrize(
     "read",
     [
@@ -141,6 +152,15 @@ def test_numbers_that_count_from_the_front_are_looked_up(read: Callable[..., Ten
         pytest.param(lambda x: x.exp()[(torch.arange(12.0) / 2).long()], id="each twice"),
         pytest.param(lambda x: x.exp()[torch.arange(9)[:, None] // 3, torch.arange(6) % 3], id="each several times"),
         pytest.param(lambda x: x.index_select(0, torch.arange(6) ** 2) * 2, id="squares"),
+        pytest.param(lambda x: x.exp()[relative(6, 5)], id="relative positions"),
+        pytest.param(lambda x: F.embedding(relative(6, 5), x.exp()), id="their embedding"),
+        pytest.param(
+            lambda x: x.view(2, -1, 4).transpose(1, 2).exp().gather(2, relative(4, 6).expand(2, 4, 6)),
+            id="relative positions, in each row",
+        ),
+        pytest.param(
+            lambda x: in_both_directions(x[:6, :3].exp(), x[6:12, :3].exp()), id="one table in both directions"
+        ),
     ],
 )
 def test_rows_that_numbers_alone_name_are_read_by_address(read: Callable[[Tensor], Tensor]) -> None:
@@ -148,7 +168,68 @@ def test_rows_that_numbers_alone_name_are_read_by_address(read: Callable[[Tensor
     found, faster = interpreted(model, (x,))
     assert found.left == {} and len(found.regions) == 1
     assert not [n for n in calls(found.model.graph) if n.target is raise_unless]
+    assert "sum(" not in found.regions[0].graph.text()
     torch.testing.assert_close(faster(x), model(x))
+
+
+READS_OF_MANY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "of a table": lambda x, at: F.embedding((at - 1).clamp(0, 99), x[:100].exp()),
+    "from the end": lambda x, at: x[:100].exp()[(at - 1).clamp(-100, 99)],
+    "in each row": lambda x, at: x.view(2, -1, 4).exp().gather(1, (at - 1).clamp(0, 99).expand(2, -1, -1)),
+    "by two": lambda x, at: x[:100].exp()[(at - 1).clamp(0, 99), at.clamp(0, 3)],
+}
+"""What reads rows by the numbers of a matrix with four columns, moved and clamped."""
+
+
+@pytest.mark.parametrize("name", READS_OF_MANY)
+def test_rows_that_are_named_by_what_is_worked_out_are_looked_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where to compare them with each row would take long: what works the numbers out is no part of the kernel."""
+    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    x, model = torch.randn(MANY, 4), as_module(READS_OF_MANY[name])
+    at = torch.tensor([[3, 1, 0, 2], [90, 0, 1, 100], [1, 1, 2, 2]])
+    found, faster = interpreted(model, (x, at))
+    assert {*found.left.values()} <= {"only PyTorch's operators read it"} and len(found.regions) == 1
+    assert "sum(" not in found.regions[0].graph.text()
+    torch.testing.assert_close(faster(x, at), model(x, at))
+    torch.testing.assert_close(faster(x, at + 1), model(x, at + 1))
+
+
+def test_rows_that_are_named_by_what_kernels_work_out_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest of several words: one kernel finds their numbers, and another reads them."""
+    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    x, words = torch.randn(40, 8), torch.randn(20, 8)
+    model = as_module(lambda x, words: F.embedding((words.square().sum(-1) - 2 * x @ words.T).argmin(-1), words) - x)
+    found, faster = interpreted(model, (x, words))
+    assert found.left == {}
+    _, read = (r.graph.text() for r in found.regions)
+    assert "sum(" not in read and "below: " in read
+    (check,) = (n for n in calls(found.model.graph) if n.target is raise_unless)
+    assert "names no row" in check.args[1]
+    torch.testing.assert_close(faster(x, words), model(x, words))
+
+
+def test_rows_of_a_long_table_that_are_named_by_what_is_worked_out_are_looked_up() -> None:
+    """They are more than are compared."""
+    x, model = torch.randn(MANY, 4), as_module(lambda x, at: F.embedding((at - 1).clamp(0, MANY - 1), x.exp()) * 2)
+    at = torch.tensor([3, 1, 0, MANY])
+    found, faster = interpreted(model, (x, at))
+    assert len(found.regions) == 1 and "sum(" not in found.regions[0].graph.text()
+    torch.testing.assert_close(faster(x, at), model(x, at))
+
+
+def test_a_few_comparisons_are_worth_no_kernel() -> None:
+    model = as_module(READS_OF_MANY["of a table"])
+    (region,) = cut(exported(model, (torch.randn(MANY, 4), torch.tensor([[3, 1, 0, 2]])))).regions
+    assert "sum(" in region.graph.text()
+
+
+def test_numbers_are_checked_once_however_often_they_are_repeated() -> None:
+    """Of numbers that are expanded, those that there are."""
+    model = as_module(lambda x, at: x.exp().gather(1, at.expand(6, -1, -1)))
+    found = cut(exported(model, (torch.randn(6, 8, 4), torch.tensor([[3, 1, 0, 2]]))))
+    (check,) = (n for n in calls(found.model.graph) if n.target is raise_unless)
+    read = set(check.args[0].all_input_nodes[0].all_input_nodes)
+    assert {n.op for n in read} == {"placeholder"}
 
 
 def test_numbers_alone_that_name_no_row_are_refused_as_by_pytorch() -> None:

@@ -56,6 +56,19 @@ program: |
   O = A + B + C * E[T[m]] + E[Z[k]] + W // 16 + W % 16
 outputs: {O: [m, k]}
 """,
+    "two tables of what is computed, whose axes lie in another order": """
+name: twice
+dims: {m: 12, v: 50, k: 6, r: 30}
+dtype: float32
+inputs:
+  E: [v, k]
+  T: {dims: [m], dtype: int64, below: r}
+  U: {dims: [m], dtype: int64, below: k}
+program: |
+  A = exp(E[r, k])
+  O = A[U[m], T[m]]
+outputs: {O: [m]}
+""",
     "floats of 8 bits": """
 name: f8
 dims: {m: 12, k: 128, n: 48, g: 4}

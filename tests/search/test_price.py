@@ -13,8 +13,9 @@ import pytest
 
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.algebra.graph import Decomposition
+from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
@@ -25,6 +26,7 @@ from mirage_cli.search.cost import read_bytes
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.occupancy import Launch
 from mirage_cli.search.tiles import best_schedule
+from mirage_cli.search.traffic import side_by_side
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
@@ -378,3 +380,19 @@ def test_loops_that_data_end_are_tried_in_chunks_and_priced_as_they_were_measure
     predicted = dict(zip(measured, totals_us(graph, schedules, h200), strict=True))
     assert predicted[2] > 1.15 * predicted[4] > 1.15 * predicted[8]
     assert predicted[16] < 1.2 * min(predicted.values())
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        ("T{v}[m], k", ("k",)),
+        ("b, T{v}[m]", ()),
+        ("b, T{v}[b, m], m", ()),
+        ("T{v}[m], b, m", ("b",)),
+        ("T{v}[b, m//16], m%16, k", ("m", "k")),
+        ("m, k", ("m", "k")),
+    ],
+)
+def test_what_a_table_names_lies_anywhere(access: str, expected: tuple[str, ...]) -> None:
+    """Also beside other elements of the table."""
+    assert side_by_side(Load("x", "X", parse_access(access)), None) == expected

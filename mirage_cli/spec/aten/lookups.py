@@ -11,7 +11,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves
+from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves, source
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
     along_positions,
@@ -25,7 +25,6 @@ from mirage_cli.spec.aten.operands import (
 from mirage_cli.spec.aten.reductions import amax, summed
 from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, diagonal, unsqueeze
-from mirage_cli.spec.written import source
 
 aten = Rows()
 AGAIN = "what is written may be written again"
@@ -195,6 +194,8 @@ def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
 def each_in_its_row(x: Array, dim: int, index: Array) -> Array:
     """x[i, j, index[i, j, k]] for its second axis, and likewise for others: of all rows for each number, the one where
     the number stands."""
+    if (found := p.looked_up_in_rows(number_of(x), dim, index)) is not None:
+        return found
     rank = len(x.dims)
     others = [d for d in range(rank) if d != dim]
     made = p.looked_up(number_of(p.permuted(x, [dim, *others])), [index])
