@@ -324,6 +324,40 @@ def test_the_rest_of_the_table_is_what_pytorch_computes(function: Any, inputs: t
     torch.testing.assert_close(found.reshape(expected.shape), expected.double(), rtol=2e-5, atol=2e-5)
 
 
+NAN, INF = math.nan, math.inf
+EDGES = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -2.5, 1e-30, 1e20, -1e20, INF, -INF, NAN])
+PAIRS = EDGES[:, None].expand(14, 14).contiguous(), EDGES[None].expand(14, 14).contiguous()
+HOLES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
+HOLES[1, 3], HOLES[2, 4], HOLES[3, 1], HOLES[4], HOLES[5, 7] = NAN, INF, -INF, -INF, NAN
+HOLES[5, 2] = NAN
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x.argmax(1) + x.argmin(1), (HOLES,)),
+        (lambda x: (*x.max(1), *x.min(0)), (HOLES,)),
+        (lambda x: x.topk(2, 1).values, (HOLES,)),
+        (lambda x: x.logsumexp(1), (HOLES,)),
+        (lambda x: x.logcumsumexp(1), (HOLES.nan_to_num(-INF, INF, -INF),)),
+        (lambda x: torch.nn.functional.threshold(x, 0.7, 2.0), (EDGES,)),
+        (torch.asinh, (EDGES,)),
+        (torch.acosh, (EDGES,)),
+        (torch.xlogy, PAIRS),
+        (torch.hypot, PAIRS),
+        (lambda x, y: (torch.lerp(x, y, 0.3), torch.lerp(x, y, 1.0), torch.lerp(x, y, x)), PAIRS),
+        (lambda x: x**0 + x**0.0 - x.nan_to_num(0, 1, 2), (EDGES,)),
+        (lambda x, y: torch.div(x, y, rounding_mode="trunc"), PAIRS),
+    ],
+)
+def test_infinities_and_what_is_no_number_are_as_pytorchs(function: Any, inputs: tuple[Any, ...]) -> None:
+    expected = function(*(x.double() for x in inputs))
+    model, traced = whole(lambda *xs: function(*xs), inputs)
+    made = computed(model, traced, inputs)
+    for y, x in zip(made, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(y.double(), x.double(), rtol=2e-5, atol=1e-30, equal_nan=True)
+
+
 def test_an_operator_that_is_not_known_is_named() -> None:
     left = cut(exported(as_module(lambda x: x.cumprod(-1)), (torch.randn(3, 4),))).left
     assert {name.split()[0]: why for name, why in left.items()} == {"aten.cumprod": "no operator that is known here"}
