@@ -218,7 +218,8 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: x.topk(9).values, "9 largest"),
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
-        (lambda x: torch.searchsorted(x, x) * 1.0, "no operator that is known"),
+        (lambda x: torch.searchsorted(x, x) * 1.0, "may not be in order"),
+        (lambda x: x.cumprod(-1), "no operator that is known"),
     ],
 )
 def test_what_a_program_would_compute_otherwise_is_refused(function: Any, problem: str) -> None:
@@ -332,6 +333,13 @@ HOLES[1, 3], HOLES[2, 4], HOLES[3, 1], HOLES[4], HOLES[5, 7] = NAN, INF, -INF, -
 HOLES[5, 2] = NAN
 
 
+PLACES = torch.arange(63).view(7, 9) ** 2 % 5
+
+
+def bounds() -> torch.Tensor:
+    return torch.arange(-1.0, 2.0, 0.5)
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
@@ -346,6 +354,15 @@ HOLES[5, 2] = NAN
         (torch.xlogy, PAIRS),
         (torch.hypot, PAIRS),
         (lambda x, y: (torch.lerp(x, y, 0.3), torch.lerp(x, y, 1.0), torch.lerp(x, y, x)), PAIRS),
+        (lambda x: (torch.atan(x), torch.acos(x), torch.asin(x), x.signbit()), (EDGES,)),
+        (lambda x, y: (torch.atan2(x, y), torch.copysign(x, y)), PAIRS),
+        (lambda x: (torch.bucketize(x, bounds()), torch.bucketize(x, bounds(), right=True)), (EDGES,)),
+        (lambda x: torch.searchsorted(bounds().view(2, 3), x.view(2, 7), side="right"), (EDGES,)),
+        *(
+            (lambda x, by=by, own=own: x.scatter_reduce(1, PLACES, x.flip(1), by, include_self=own), (HOLES,))
+            for by in ("sum", "mean", "amax", "amin")
+            for own in (True, False)
+        ),
         (lambda x: x**0 + x**0.0 - x.nan_to_num(0, 1, 2), (EDGES,)),
         (lambda x, y: torch.div(x, y, rounding_mode="trunc"), PAIRS),
     ],
@@ -483,3 +500,22 @@ def test_bytes_without_a_sign_are_read(function: Any) -> None:
 def test_bytes_that_wrap_around_in_pytorch_are_refused(function: Any) -> None:
     with pytest.raises(Unsupported, match="computes in uint8 with whole numbers that may not fit in it"):
         whole(function, (ALL_BYTES,))
+
+
+def test_what_an_unknown_operator_is_made_of_is_decomposed_too() -> None:
+    """`cross` is `linalg_cross`, which is rolls and products."""
+    x, y = torch.randn(2, 7, 3)
+    found = cut(exported(as_module(lambda x, y: torch.cross(x, y, dim=-1) * 2), (x, y)))
+    assert not found.left and found.regions
+    torch.testing.assert_close(found.model(x, y), torch.cross(x, y, dim=-1) * 2)
+
+
+def test_masks_are_written_and_their_places_found() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        low = x < 0
+        first = low.max(1, keepdim=True).indices
+        return torch.where(torch.zeros_like(low).scatter(1, first, True) & low, x, 0.0)
+
+    x = torch.randn(3, 7)
+    model, traced = whole(function, (x,))
+    torch.testing.assert_close(computed(model, traced, (x,))[0], function(x).double())

@@ -104,8 +104,8 @@ FAR = 1e9
 
 
 def hypotenuse(x: Any, y: Any) -> Any:
-    """√(x² + y²), where no square overflows: of the larger times √(1 + the quotient's square). Of an infinity and what is
-    no number, infinite."""
+    """√(x² + y²), where no square overflows: of the larger times √(1 + the quotient's square). With an infinity it is
+    infinite, whatever the other is."""
     most, least = g.maximum(g.abs(x), g.abs(y)), g.minimum(g.abs(x), g.abs(y))
     part = g.where(most == 0, 0, least / most)
     return g.where((g.abs(x) >= math.inf) | (g.abs(y) >= math.inf), math.inf, most * g.sqrt(1 + part * part))
@@ -125,6 +125,19 @@ def area_cosine(x: Any) -> Any:
     return g.where(x > FAR, g.log(x) + math.log(2), near)
 
 
+def direction(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), from -π to π. Zeros have signs."""
+    rise, run = g.abs(y), g.abs(x)
+    slope = g.where(rise == run, 1, rise / run)
+    first = g.atan(g.where(rise == 0, 0, slope))
+    turned = g.where(g.signbit(x), math.pi - first, first)
+    return g.where(g.isnan(x), x, with_sign(turned, y))
+
+
+def with_sign(x: Any, y: Any) -> Any:
+    return g.where(g.signbit(y), -g.abs(x), g.abs(x))
+
+
 def of_numbers(function: Callable[..., Any]) -> Handler:
     """The handler of an operator that is one expression of numbers."""
     return lambda *args: both(function, *args)
@@ -132,6 +145,11 @@ def of_numbers(function: Callable[..., Any]) -> Handler:
 
 EXPRESSIONS: Mapping[str, Handler] = {
     "aten.erfc": of_numbers(lambda x: 1 - g.erf(x)),
+    "aten.acos": of_numbers(lambda x: 2 * g.atan(g.sqrt((1 - x) / (1 + x)))),
+    "aten.asin": of_numbers(lambda x: g.atan(x / g.sqrt((1 - x) * (1 + x)))),
+    "aten.atan2": of_numbers(direction),
+    "aten.copysign": of_numbers(with_sign),
+    "prims.fma": of_numbers(lambda x, y, z: x * y + z),
     "aten.tan": of_numbers(lambda x: g.sin(x) / g.cos(x)),
     "aten.sinh": of_numbers(lambda x: (g.expm1(x) - g.expm1(-x)) / 2),
     "aten.cosh": of_numbers(lambda x: (g.exp(x) + g.exp(-x)) / 2),
