@@ -62,7 +62,7 @@ def _softmax(b: Builder, x: str, axes: tuple[str, ...]) -> str:
 
 def _logsumexp(b: Builder, x: str, axes: tuple[str, ...]) -> str:
     top = b.emit("max", x, axes=axes)
-    total = b.emit("sum", b.emit("exp", b.emit("sub", x, top)), axes=axes)
+    total = b.emit("sum", b.emit("exp_sub", x, top), axes=axes)  # of -inf alone it is -inf
     return b.emit("add", b.emit("log", total), top)
 
 

@@ -311,6 +311,25 @@ def tanh(x):
     near = x + x * z * (near * z - 3.33332819422e-1)
     return tl.where(tl.abs(x) < 0.625, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 """.strip()
+ATAN = """
+@triton.jit
+def atan(x):
+    # Cephes (Moshier): the angle less 0, 45 or 90 degrees, and a polynomial
+    size = tl.abs(x)
+    steep, middle = size > 2.414213562373095, size > 0.4142135623730950
+    start = tl.where(steep, 1.5707963267948966, tl.where(middle, 0.7853981633974483, 0.0))
+    rest = tl.where(middle, tl.div_rn(size - 1.0, size + 1.0), size)
+    rest = tl.where(steep, -tl.div_rn(1.0, size), rest)
+    z = rest * rest
+    near = ((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1
+    angle = start + (near * z * rest + rest)
+    return tl.where(x < 0.0, -angle, angle)
+""".strip()
+SIGNBIT = """
+@triton.jit
+def signbit(x):
+    return tl.cast(tl.cast(x, tl.float32), tl.int32, bitcast=True) < 0
+""".strip()
 POWER = """
 @triton.jit
 def power(x, y):
@@ -468,6 +487,8 @@ _ROWS = [
            known="fn", growth="fresh", assignable=True),
     _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=25.0, result="float",
            known="fn", growth="fresh", assignable=True),
+    _unary("atan", "arc tangent", np.arctan, "atan({0})", "torch.atan({0})", flops=45.0, zero="all", result="float",
+           known="fn", growth="fresh", assignable=True, helper=ATAN),
     # Triton's floor and ceil take numbers below 1e-38 for 0.
     _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
            "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
@@ -559,6 +580,9 @@ _ROWS = [
     _unary("isnan", "x is no number, a mask", np.isnan, "({0} != {0})", "torch.isnan({0})", result="bool",
            meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh",
            assignable=True),
+    _unary("signbit", "x is below 0, or is -0, a mask", np.signbit, "signbit({0})", "torch.signbit({0})",
+           flops=2.0, result="bool", meaning=(lambda F, x: F.mask("signbit", x), lambda A, x: A.fn("signbit", x)),
+           known="mask", growth="fresh", jumps=True, assignable=True, helper=SIGNBIT),
     Op("xor", "elementwise", 2, "one mask and not the other", np.logical_xor, lambda F, x, y: x ^ y,
        lambda A, x, y: A.fn("xor", *A.sort(x, y)), "({0} != {1})", "({0} ^ {1})", "bool", domain=TWO_ANY, zero="all",
        known="exactly", growth="fresh", assignable=True, commutes=True, takes_infinity=False, masks=(0, 1)),

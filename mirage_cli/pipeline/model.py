@@ -293,7 +293,9 @@ def as_exported(
     fixed = [shape_of(n) for n in placeholders(exported.graph)]
     training = getattr(function, "training", False)
 
-    def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
+    def check(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if named:
+            raise TraceError("arguments", f"{', '.join(named)}: give by position what the example has, and no other")
         leaves = tree_leaves(given)
         if len(leaves) != len(expected):
             raise TraceError("arguments", f"{len(leaves)} are given, and the example has {len(expected)}")
@@ -304,15 +306,20 @@ def as_exported(
                 sizes = "sizes that differ by call are named by `dynamic`"
                 raise TraceError(f"argument {i}", f"it is {[*x.shape]}, and was {[*y.shape]} in the example; {sizes}")
 
-    def train(mode: bool = True) -> torch.nn.Module:
-        if mode != training:
-            raise TraceError("train()" if mode else "eval()", "a model stays in the mode in which it was optimised")
+    def checked(model: torch.nn.Module) -> torch.nn.Module:
+        def train(mode: bool = True) -> torch.nn.Module:
+            if mode != training:
+                raise TraceError("train()" if mode else "eval()", "a model stays in the mode in which it was optimised")
+            return model
+
+        model.register_forward_pre_hook(check, prepend=True, with_kwargs=True)  # in front of `torch.export`'s own
+        model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
+        model.training = training  # not of its children, which may be the user's own
         return model
 
-    model.register_forward_pre_hook(check, prepend=True)  # in front of `torch.export`'s own
-    model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
-    model.training = training  # not of its children, which may be the user's own
-    return model
+    if isinstance(model, torch.fx.GraphModule):  # a copy has no other hooks
+        model._register_deepcopy_hook(checked)  # pyright: ignore[reportPrivateUsage]
+    return checked(model)
 
 
 def fits(x: Any, shape: Sequence[Any]) -> bool:
@@ -322,8 +329,11 @@ def fits(x: Any, shape: Sequence[Any]) -> bool:
 
 
 def kind_of(x: Any) -> object:
-    """What a traced graph takes for granted of an argument: a tensor's type, and anything else itself."""
-    return x.dtype if isinstance(x, torch.Tensor) else x
+    """What a traced graph takes for granted of an argument: a tensor's type, and anything else itself. Of another
+    library's array, that it is one: its == compares elements."""
+    if isinstance(x, torch.Tensor):
+        return x.dtype
+    return type(x) if hasattr(x, "__array__") else x
 
 
 def gains(

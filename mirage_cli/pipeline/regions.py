@@ -24,6 +24,7 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.pipeline.agreement import differs
 from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.constants import folded, scale_of
+from mirage_cli.pipeline.fused import WRITTEN_OUT
 from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
 from mirage_cli.pipeline.named import as_before, checked, from_front, selected_by_tensors
 from mirage_cli.pipeline.outlining import outlined, subgraph
@@ -122,9 +123,9 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     numbers = {held[n.name] for n in placeholders(program.graph) if n.name in held and only_lifted(n)}
     some = decompositions(program.graph)
     if some or modes or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
-        program = decomposed(program, some)
-        if lists := {op: by for op, by in decompositions(program.graph).items() if is_for_each(op)}:
-            program = decomposed(program, lists)  # which changed their tensors in place
+        program, known = decomposed(program, some), {*some}
+        while more := {op: by for op, by in decompositions(program.graph).items() if op not in known}:
+            program, known = decomposed(program, more), known | {*more}  # what the others are made of
     made = program.module()
     made.meta[RANGES] = program.range_constraints
     unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
@@ -183,7 +184,7 @@ def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
 def for_autograd() -> Mapping[Any, Any]:
     """The same of all operators, for AOTAutograd: what a derivative calls is not known before. What draws numbers stays
     whole: its parts might draw others."""
-    table = pytorchs_table(frozenset())
+    table = {**pytorchs_table(frozenset()), **WRITTEN_OUT}
     return {op: by for op, by in table.items() if overloadless(op) not in ATEN and not draws(op)}
 
 

@@ -185,7 +185,7 @@ def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     before = [dict(n.meta) for n in nodes]
     for n in nodes:
         value = n.meta.get(SYMBOLIC, n.meta.get("val"))
-        if found_in([n]):
+        if any(True for _ in sizes_of([n])):  # also one that the graph's checks settle, which has no symbol left
             n.meta[SYMBOLIC] = value
             n.meta["val"] = with_sizes(value, sizes)
     try:

@@ -70,6 +70,8 @@ IDIOMS: Mapping[str, str] = {
     "var": "write mean(square(x - mean(x, a)), a)",
     "std": "write sqrt(mean(square(x - mean(x, a)), a))",
     "tan": "write sin(x) / cos(x)",
+    "asin": "write atan(x / sqrt((1 - x) * (1 + x)))",
+    "acos": "write 2 * atan(sqrt((1 - x) / (1 + x)))",
     "sinh": "write (exp(x) - exp(-x)) / 2",
     "cosh": "write (exp(x) + exp(-x)) / 2",
     "log10": "write log(x) * 0.4342944819",
@@ -78,7 +80,7 @@ IDIOMS: Mapping[str, str] = {
     "argmin": "for the least position, write min(where(x == min(x, a), index(a), a), a)",
     "dropout": "programs are of inference, which drops nothing",
     **dict.fromkeys(
-        ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft", "prod", "cumprod"),
+        ("atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft", "prod", "cumprod"),
         "no operator or function does this",
     ),
 }

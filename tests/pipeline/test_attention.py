@@ -81,3 +81,25 @@ def test_what_is_differentiated_transformed_or_drawn_is_not_kept_whole(monkeypat
             mapped = torch.compile(lambda q: torch.vmap(lambda x: grouped(x, K, n))(q), backend="mirage")
             torch.testing.assert_close(mapped(both), torch.stack([grouped(x, K, n) for x in both]))
     assert not found
+
+
+def test_a_fused_layer_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nn.TransformerEncoderLayer` calls one operator where no gradient is asked for. With a mask it stays so."""
+    monkeypatch.setattr(backend, "runs_on", lambda _: True)
+    cuts: list[Cut] = []
+
+    def cut_alone(model: torch.fx.GraphModule, _: Settings) -> None:
+        cuts.append(cut(model))
+
+    monkeypatch.setattr(backend, "with_kernels", cut_alone)
+    torch.manual_seed(0)
+    x, hidden = torch.randn(2, 5, 12), torch.arange(5) > torch.tensor([[2], [4]])
+    for first in (False, True):
+        layer = torch.nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, norm_first=first).eval()
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.testing.assert_close(torch.compile(layer, backend="mirage")(x), layer(x))
+            assert not cuts[-1].left and len(cuts[-1].regions) > 1
+            fast = torch.compile(layer, backend="mirage")
+            torch.testing.assert_close(fast(x, src_key_padding_mask=hidden), layer(x, src_key_padding_mask=hidden))
+    assert "aten._transformer_encoder_layer_fwd" in str(cuts[1].left)

@@ -22,6 +22,7 @@ from mirage_cli.pipeline.agreement import agrees
 from mirage_cli.pipeline.model import Replaced, as_module
 from mirage_cli.pipeline.regions import Cut, attribute, cut, exported, in_range
 from mirage_cli.pipeline.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+from mirage_cli.pipeline.taken import table
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -365,3 +366,16 @@ def test_sizes_that_depend_on_numbers_are_counted_at_the_largest() -> None:
     }
     (relu,) = [r for r in found.shares if r.operator == "aten.relu"]
     assert relu.moved_bytes[0] == 2 * 4 * 8 * 8, "x has 8 rows to pick from"
+
+
+def test_a_size_that_the_graphs_checks_settle_is_a_number() -> None:
+    """bincount may make more elements than `minlength`. A quotient by them says that it does not."""
+
+    def degrees(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return x / torch.bincount(ends, minlength=7).clamp(min=1)[:, None]
+
+    x, ends = torch.randn(7, 6), torch.randint(0, 7, (15,))
+    found = cut(exported(as_module(degrees), (x, ends)))
+    assert "clamp" not in str(found.left)
+    assert table(found.shares).splitlines()[-1].startswith("in all ")
+    torch.testing.assert_close(found.model(x, ends), degrees(x, ends))

@@ -168,6 +168,26 @@ def test_other_sizes_and_numbers_of_inputs_are_refused(both: tuple[nn.Module, nn
         both[1](*given)
 
 
+def test_arguments_by_name_and_other_arrays_are_refused(both: tuple[nn.Module, nn.Module]) -> None:
+    for named in ({"x": X}, {"scale": 2.0}):
+        with pytest.raises(TraceError, match="by position"), torch.no_grad():
+            both[1](*[X] * ("x" not in named), **named)
+    with pytest.raises(TraceError, match="ndarray"), torch.no_grad():
+        both[1](X.numpy())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PyTorch's own, as it copies a graph
+def test_a_copy_looks_at_its_arguments_and_keeps_its_mode_too(both: tuple[nn.Module, nn.Module]) -> None:
+    for fast in (copy.deepcopy(both[1]), copy.deepcopy(copy.deepcopy(both[1]))):
+        for wrong in (X.half(), X[:3]):
+            with pytest.raises(TraceError, match="argument 0"), torch.no_grad():
+                fast(wrong)
+        with pytest.raises(TraceError, match="stays in the mode"):
+            fast.train()
+        assert fast.eval() is fast
+        assert len(fast._forward_pre_hooks) == 1
+
+
 def test_a_tensor_alone_is_one_example(tmp_path: Path) -> None:
     fast = mirage_cli.optimize(F.gelu, X, budget=0, db=tmp_path / "mirage.db", say=lambda _: None)
     torch.testing.assert_close(fast(X), F.gelu(X))

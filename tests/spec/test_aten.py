@@ -218,7 +218,8 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: x.topk(9).values, "9 largest"),
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
-        (lambda x: torch.searchsorted(x, x) * 1.0, "no operator that is known"),
+        (lambda x: torch.searchsorted(x, x) * 1.0, "may not be in order"),
+        (lambda x: x.cumprod(-1), "no operator that is known"),
     ],
 )
 def test_what_a_program_would_compute_otherwise_is_refused(function: Any, problem: str) -> None:
@@ -322,6 +323,56 @@ def test_the_rest_of_the_table_is_what_pytorch_computes(function: Any, inputs: t
     found = computed(model, traced, inputs)[0]
     assert torch.isnan(expected).sum() == 0
     torch.testing.assert_close(found.reshape(expected.shape), expected.double(), rtol=2e-5, atol=2e-5)
+
+
+NAN, INF = math.nan, math.inf
+EDGES = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -2.5, 1e-30, 1e20, -1e20, INF, -INF, NAN])
+PAIRS = EDGES[:, None].expand(14, 14).contiguous(), EDGES[None].expand(14, 14).contiguous()
+HOLES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
+HOLES[1, 3], HOLES[2, 4], HOLES[3, 1], HOLES[4], HOLES[5, 7] = NAN, INF, -INF, -INF, NAN
+HOLES[5, 2] = NAN
+
+
+PLACES = torch.arange(63).view(7, 9) ** 2 % 5
+
+
+def bounds() -> torch.Tensor:
+    return torch.arange(-1.0, 2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x.argmax(1) + x.argmin(1), (HOLES,)),
+        (lambda x: (*x.max(1), *x.min(0)), (HOLES,)),
+        (lambda x: x.topk(2, 1).values, (HOLES,)),
+        (lambda x: x.logsumexp(1), (HOLES,)),
+        (lambda x: x.logcumsumexp(1), (HOLES.nan_to_num(-INF, INF, -INF),)),
+        (lambda x: torch.nn.functional.threshold(x, 0.7, 2.0), (EDGES,)),
+        (torch.asinh, (EDGES,)),
+        (torch.acosh, (EDGES,)),
+        (torch.xlogy, PAIRS),
+        (torch.hypot, PAIRS),
+        (lambda x, y: (torch.lerp(x, y, 0.3), torch.lerp(x, y, 1.0), torch.lerp(x, y, x)), PAIRS),
+        (lambda x: (torch.atan(x), torch.acos(x), torch.asin(x), x.signbit()), (EDGES,)),
+        (lambda x, y: (torch.atan2(x, y), torch.copysign(x, y)), PAIRS),
+        (lambda x: (torch.bucketize(x, bounds()), torch.bucketize(x, bounds(), right=True)), (EDGES,)),
+        (lambda x: torch.searchsorted(bounds().view(2, 3), x.view(2, 7), side="right"), (EDGES,)),
+        *(
+            (lambda x, by=by, own=own: x.scatter_reduce(1, PLACES, x.flip(1), by, include_self=own), (HOLES,))
+            for by in ("sum", "mean", "amax", "amin")
+            for own in (True, False)
+        ),
+        (lambda x: x**0 + x**0.0 - x.nan_to_num(0, 1, 2), (EDGES,)),
+        (lambda x, y: torch.div(x, y, rounding_mode="trunc"), PAIRS),
+    ],
+)
+def test_infinities_and_what_is_no_number_are_as_pytorchs(function: Any, inputs: tuple[Any, ...]) -> None:
+    expected = function(*(x.double() for x in inputs))
+    model, traced = whole(lambda *xs: function(*xs), inputs)
+    made = computed(model, traced, inputs)
+    for y, x in zip(made, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(y.double(), x.double(), rtol=2e-5, atol=1e-30, equal_nan=True)
 
 
 def test_an_operator_that_is_not_known_is_named() -> None:
@@ -449,3 +500,22 @@ def test_bytes_without_a_sign_are_read(function: Any) -> None:
 def test_bytes_that_wrap_around_in_pytorch_are_refused(function: Any) -> None:
     with pytest.raises(Unsupported, match="computes in uint8 with whole numbers that may not fit in it"):
         whole(function, (ALL_BYTES,))
+
+
+def test_what_an_unknown_operator_is_made_of_is_decomposed_too() -> None:
+    """`cross` is `linalg_cross`, which is rolls and products."""
+    x, y = torch.randn(2, 7, 3)
+    found = cut(exported(as_module(lambda x, y: torch.cross(x, y, dim=-1) * 2), (x, y)))
+    assert not found.left and found.regions
+    torch.testing.assert_close(found.model(x, y), torch.cross(x, y, dim=-1) * 2)
+
+
+def test_masks_are_written_and_their_places_found() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        low = x < 0
+        first = low.max(1, keepdim=True).indices
+        return torch.where(torch.zeros_like(low).scatter(1, first, True) & low, x, 0.0)
+
+    x = torch.randn(3, 7)
+    model, traced = whole(function, (x,))
+    torch.testing.assert_close(computed(model, traced, (x,))[0], function(x).double())

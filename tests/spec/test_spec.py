@@ -337,6 +337,8 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
               lambda t: (t["X"] * 3 + 100.5).long() - 100 + torch.tensor([0, 0, 1, 2, 2, 2])),
     "sign": ("sign(X)", lambda t: t["X"] / t["X"].abs()),
     "log1p": ("log1p(square(X))", lambda t: (t["X"] ** 2 + 1).log()),
+    "atan": ("atan(X)", lambda t: t["X"].atan()),
+    "signbit": ("where(signbit(X), Y, 1)", lambda t: torch.where(t["X"] < 0, t["Y"], 1.0)),
     "expm1": ("expm1(X)", lambda t: t["X"].exp() - 1),
     "log2": ("log2(square(X) + 1)", lambda t: (t["X"] ** 2 + 1).log() / math.log(2)),
     "power": ("power(X, 3) + power(abs(X), Y)", lambda t: t["X"] ** 3 + (t["Y"] * t["X"].abs().log()).exp()),

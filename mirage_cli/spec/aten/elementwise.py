@@ -73,11 +73,17 @@ def _rsub(x: Any, y: Any, alpha: float = 1) -> Array:
     return _sub(y, x, alpha)
 
 
-@aten("aten.div", "aten.true_divide")
-def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Array:
+@aten("aten.div", "aten.true_divide", with_node=True)
+def _div(_t: Trace, node: Any, x: Any, y: Any, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "trunc":
-        raise Unsupported("division rounded towards 0")
+        return both(whole_quotient if is_whole(node) else lambda v, w: truncated(v / w), x, y)
     return both(operator.floordiv if rounding_mode else operator.truediv, x, y)
+
+
+def whole_quotient(x: Any, y: Any) -> Any:
+    """x / y of whole numbers, rounded towards 0."""
+    size = g.abs(x) // (abs(y) if isinstance(y, int) else g.abs(y))
+    return g.where(x * y < 0, -size, size)
 
 
 @aten("aten.pow", with_node=True)
@@ -87,15 +93,49 @@ def _pow(_t: Trace, node: Any, x: Any, y: Any) -> Array:
         return both(lambda v: g.shift_left(1, v * n), y)
     if isinstance(y, Array) or not isinstance(x, Array):
         return both(g.power, x, y)
+    if y == 0:
+        return x.trace.full(x.shape, 1)
     special = {2: g.square, 0.5: g.sqrt, -0.5: g.rsqrt, -1: g.reciprocal}
     return both(special[y], x) if y in special else both(lambda v: v**y, x)
 
 
+FAR = 1e9
+"""Beyond it, x² + 1 is x² in float64 too."""
+
+
 def hypotenuse(x: Any, y: Any) -> Any:
-    """√(x² + y²), where no square overflows: of the larger times √(1 + the quotient's square)."""
+    """√(x² + y²), where no square overflows: of the larger times √(1 + the quotient's square). With an infinity it is
+    infinite, whatever the other is."""
     most, least = g.maximum(g.abs(x), g.abs(y)), g.minimum(g.abs(x), g.abs(y))
-    part = g.where((most == 0) | (most >= math.inf), 0, least / most)
-    return most * g.sqrt(1 + part * part)
+    part = g.where(most == 0, 0, least / most)
+    return g.where((g.abs(x) >= math.inf) | (g.abs(y) >= math.inf), math.inf, most * g.sqrt(1 + part * part))
+
+
+def area_sine(x: Any) -> Any:
+    """asinh(x): log(2·|x|) where the square may overflow."""
+    size = g.abs(x)
+    near = g.log1p(size + x * x / (1 + g.sqrt(x * x + 1)))
+    return g.sign(x) * g.where(size > FAR, g.log(size) + math.log(2), near)
+
+
+def area_cosine(x: Any) -> Any:
+    """acosh(x), likewise. It is no number below 1."""
+    above = x - 1
+    near = g.log1p(g.where(above < 0, -2, above + g.sqrt(above * (above + 2))))
+    return g.where(x > FAR, g.log(x) + math.log(2), near)
+
+
+def direction(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), from -π to π. Zeros have signs."""
+    rise, run = g.abs(y), g.abs(x)
+    slope = g.where(rise == run, 1, rise / run)
+    first = g.atan(g.where(rise == 0, 0, slope))
+    turned = g.where(g.signbit(x), math.pi - first, first)
+    return g.where(g.isnan(x), x, with_sign(turned, y))
+
+
+def with_sign(x: Any, y: Any) -> Any:
+    return g.where(g.signbit(y), -g.abs(x), g.abs(x))
 
 
 def of_numbers(function: Callable[..., Any]) -> Handler:
@@ -105,10 +145,16 @@ def of_numbers(function: Callable[..., Any]) -> Handler:
 
 EXPRESSIONS: Mapping[str, Handler] = {
     "aten.erfc": of_numbers(lambda x: 1 - g.erf(x)),
+    "aten.acos": of_numbers(lambda x: 2 * g.atan(g.sqrt((1 - x) / (1 + x)))),
+    "aten.asin": of_numbers(lambda x: g.atan(x / g.sqrt((1 - x) * (1 + x)))),
+    "aten.atan2": of_numbers(direction),
+    "aten.copysign": of_numbers(with_sign),
+    "prims.fma": of_numbers(lambda x, y, z: x * y + z),
     "aten.tan": of_numbers(lambda x: g.sin(x) / g.cos(x)),
     "aten.sinh": of_numbers(lambda x: (g.expm1(x) - g.expm1(-x)) / 2),
     "aten.cosh": of_numbers(lambda x: (g.exp(x) + g.exp(-x)) / 2),
-    "aten.asinh": of_numbers(lambda x: g.sign(x) * g.log1p(g.abs(x) + x * x / (1 + g.sqrt(x * x + 1)))),
+    "aten.asinh": of_numbers(area_sine),
+    "aten.acosh": of_numbers(area_cosine),
     "aten.atanh": of_numbers(lambda x: (g.log1p(x) - g.log1p(-x)) / 2),
     "aten.log10": of_numbers(lambda x: g.log(x) * (1 / math.log(10))),
     "aten.trunc": of_numbers(truncated),
@@ -116,7 +162,7 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.hypot": of_numbers(hypotenuse),
-    "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
+    "aten.xlogy": of_numbers(lambda x, y: g.where((x == 0) & ~g.isnan(y), 0, x * g.log(y))),
     "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.where(x == y, 0, g.abs(x - y))))),
     "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),
     "aten.fmin": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.minimum(x, y)))),
@@ -296,7 +342,7 @@ def _nan_to_num(_t: Trace, node: Any, x: Array, nan: Any = None, high: Any = Non
 
 @aten("aten.threshold")
 def _threshold(x: Array, threshold: float, value: float) -> Array:
-    return both(lambda v: g.where(v > threshold, v, value), x)
+    return both(lambda v: g.where(v <= threshold, value, v), x)
 
 
 @aten("aten.glu")
@@ -318,7 +364,11 @@ def _addcdiv(x: Array, a: Array, b: Array, value: float = 1) -> Array:
 
 @aten("aten.lerp")
 def _lerp(x: Array, y: Array, weight: Any) -> Array:
-    return both(lambda a, b, w: a + w * (b - a), x, y, weight)
+    """From the nearer end, as PyTorch does: where the weight is 1 it is y itself."""
+    if not isinstance(weight, Array):
+        near = abs(weight) < 0.5
+        return both(lambda a, b: a + weight * (b - a) if near else b - (1 - weight) * (b - a), x, y)
+    return both(lambda a, b, w: g.where(g.abs(w) < 0.5, a + w * (b - a), b - (1 - w) * (b - a)), x, y, weight)
 
 
 @aten("aten.masked_fill")

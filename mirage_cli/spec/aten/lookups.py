@@ -12,6 +12,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves, source
+from mirage_cli.spec.aten.magnitudes import is_whole
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
     along_positions,
@@ -22,7 +23,7 @@ from mirage_cli.spec.aten.operands import (
     mask_of,
     number_of,
 )
-from mirage_cli.spec.aten.reductions import amax, summed
+from mirage_cli.spec.aten.reductions import amax, amin, summed
 from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, diagonal, unsqueeze
 
@@ -236,12 +237,9 @@ def of_scatter(node: Any) -> tuple[Named, ...]:
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim %= len(x.dims)
-    if named.get("reduce") or (isinstance(new, Array) and new.shape != index.shape) or index.shape[dim] > MOST_COMPARED:
-        raise Unsupported("a scatter that reduces, or of more than there are numbers")
-    if any(n != size for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
-        raise Unsupported("a scatter into a part")
-    place = along_positions(unsqueeze(x, dim), dim + 1)
-    asked = unsqueeze(index, dim + 1)
+    if named.get("reduce"):
+        raise Unsupported("a scatter that reduces")
+    place, asked = scattered(x, dim, index, new)
     given = unsqueeze(number_of(new), dim + 1) if isinstance(new, Array) else number_of(new)
     if overloadless(node.target) == "aten.scatter_add":
         more = summed(p.elementwise(lambda i, t, v: g.where(i == t, v, 0), place, asked, given), dim)
@@ -249,6 +247,61 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
     hit = amax(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
     best = amax(p.elementwise(lambda i, t, v: g.where(i == t, v, -math.inf), place, asked, given), dim)
     return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
+
+
+@aten("aten.scatter_reduce", with_node=True, named=of_scatter)
+def _scatter_reduce(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Array, reduce: str,
+                    include_self: bool = True) -> Array:  # fmt: skip
+    """x, reduced at each index with the elements that have it. include_self: and with x's own."""
+    nothing = {"amax": -math.inf, "amin": math.inf}.get(reduce, 0)
+    dim %= len(x.dims)
+    if reduce == "prod" or is_whole(node):
+        raise Unsupported(f"a scatter that reduces by {reduce}, of {node.meta['val'].dtype}")
+    place, asked = scattered(x, dim, index, new)
+    given = p.elementwise(lambda i, t, v: g.where(i == t, v, nothing), place, asked, unsqueeze(new, dim + 1))
+    count = summed(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
+    made = {"amax": amax, "amin": amin}.get(reduce, summed)(given, dim)
+    if include_self:
+        made = both({"amax": g.maximum, "amin": g.minimum}.get(reduce, operator.add), made, x)
+        count = both(lambda n: n + 1, count)
+    if reduce not in ("sum", "amax", "amin"):  # the mean
+        made = both(lambda v, n: v / g.maximum(n, 1), made, count)
+    return made if include_self else both(lambda n, v, old: g.where(n > 0, v, old), count, made, x)
+
+
+def scattered(x: Array, dim: int, index: Array, new: Any) -> tuple[Array, Array]:
+    """The positions of x along an axis, and the indices, which lie along an axis of their own in front."""
+    if (isinstance(new, Array) and new.shape != index.shape) or index.shape[dim] > MOST_COMPARED:
+        raise Unsupported("a scatter of more than there are numbers")
+    if any(n != size for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        raise Unsupported("a scatter into a part")
+    return along_positions(unsqueeze(x, dim), dim + 1), unsqueeze(index, dim + 1)
+
+
+@aten("aten.bucketize")
+def _bucketize(x: Any, bounds: Array, *, right: bool = False, **_: Any) -> Array:
+    """How many bounds are below each number, or not above it: all, of what is no number."""
+    if not isinstance(x, Array) or bounds.shape[-1] > MOST_COMPARED:
+        raise Unsupported("numbers that are compared with so many bounds")
+    if any(a.name for a in made_of(bounds)):
+        raise Unsupported("bounds that are read, and may not be in order")
+    asked = unsqueeze(number_of(x), len(x.dims))
+    return summed(both(lambda v, b: g.where(v < b if right else v <= b, 0, 1), asked, number_of(bounds)), -1)
+
+
+@aten("aten.searchsorted")
+def _searchsorted(bounds: Array, x: Any, *, right: bool = False, side: str | None = None, **_: Any) -> Array:
+    """The same, with bounds for each row of numbers."""
+    apart = unsqueeze(bounds, len(bounds.dims) - 1) if len(bounds.dims) > 1 else bounds
+    return _bucketize(x, apart, right=right or side == "right")
+
+
+def made_of(x: Array) -> list[Array]:
+    """An array, and those that it is made of."""
+    found = [x]
+    for a in found:
+        found += [y for y in a.operands if y not in found]
+    return found
 
 
 @aten("aten.index_put", named=by_indices)

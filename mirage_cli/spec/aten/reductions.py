@@ -47,12 +47,12 @@ def _mean(x: Array, dims: Any = None, keep: bool = False) -> Array:
 
 @aten("aten.amax", behind=1)
 def amax(x: Array, dims: Any = None, keep: bool = False) -> Array:
-    return p.reduction("max", x, positions(x, dims), keep)
+    return p.reduction("max", number_of(x), positions(x, dims), keep)
 
 
 @aten("aten.amin", behind=1)
 def amin(x: Array, dims: Any = None, keep: bool = False) -> Array:
-    return p.reduction("min", x, positions(x, dims), keep)
+    return p.reduction("min", number_of(x), positions(x, dims), keep)
 
 
 @aten("aten.max", behind=1)
@@ -93,9 +93,10 @@ def _min(x: Array, other: Any = None, keep: bool = False) -> Any:
 
 
 def first_place(x: Array, value: Array, place: Array, dim: int, taken: Array | None = None) -> Array:
-    """Where along an axis a value stands first, of the places that are not taken."""
-    n = x.shape[dim]
-    there = p.elementwise(operator.eq, x, value, mask=True)
+    """Where along an axis an extremum stands first, of the places that are not taken. What is no number is one, and
+    equal to nothing."""
+    n, x = x.shape[dim], number_of(x)
+    there = p.elementwise(lambda v, w: (v == w) | g.isnan(v), x, value, mask=True)
     if taken is not None:
         there = p.elementwise(lambda t, e: e & ~t, taken, there, mask=True)
     return amin(p.elementwise(lambda e, i: g.where(e, i, n), there, place), dim, True)
