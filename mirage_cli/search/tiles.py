@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.program import WIDEST_BYTES
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two, whole_blocks
 from mirage_cli.search.batch import Batch, elements_of, fits, held, whole_block
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
@@ -161,7 +161,7 @@ def choices(
     largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
-    order, stage, chunk, tile = np.indices((len(orders), len(stages), len(chunks), len(one))).reshape(4, -1)
+    order, stage, chunk, tile = _product(len(orders), len(stages), len(chunks), len(one))
     none = np.zeros(len(tile))
     boxes = target.descriptors and _masked(m, sizes)
     columns = {"overlap": none + target.overlaps, "descriptors": none + boxes, "tf32x3": none + m.single}
@@ -174,6 +174,11 @@ def choices(
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
     return Choices(batch, axes, orders, order)
+
+
+def _product(*lengths: int) -> tuple[NDArray[np.int64], ...]:
+    """Every choice of one place in each of some lists, as columns."""
+    return np.unravel_index(np.arange(prod(lengths)), lengths) if lengths else ()
 
 
 def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
@@ -189,11 +194,12 @@ def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, N
     while prod(map(len, options.values())) > MOST_BLOCKS:
         longest = max(options, key=lambda d: len(options[d]))
         options[longest] = options[longest][::2]
-    lengths = [len(o) for o in options.values()]
-    chosen = np.indices(lengths).reshape(len(lengths), prod(lengths))
+    chosen = _product(*(len(o) for o in options.values()))
+    count = prod(len(o) for o in options.values())
     block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
-    block |= {d: np.full(prod(lengths), whole_block(m, d, sizes)) for d in m.whole}
-    fitting = fits(*held(m, block, np.zeros(prod(lengths))))
+    whole = whole_blocks(m.kernel, sizes) if m.whole else {}
+    block |= {d: np.full(count, float(whole[d])) for d in m.whole}
+    fitting = fits(*held(m, block, np.zeros(count)))
     return {d: column[fitting] for d, column in block.items()}
 
 
