@@ -15,7 +15,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.searching import merged
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -52,7 +52,7 @@ def readers(graph: MuGraph, name: str = "X") -> int:
 
 
 @cache
-def found(case: tuple[str, str, str, str]) -> tuple[Program, tuple[Candidate, ...]]:
+def found(case: tuple[str, str, str, str]) -> tuple[Program, tuple[ScheduledGraph, ...]]:
     program = lower(spec(*case))
     return program, search(lower(merged(spec(*case), program)), H200).candidates
 
