@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two, whole_blocks
-from mirage_cli.search.batch import Batch, elements_of, fits, held, whole_block
+from mirage_cli.search.batch import Batch, elements_of, fits, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
 from mirage_cli.search.work import Model
@@ -51,7 +51,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
         )
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
-        whole = prod(whole_block(m, a, sizes) for a in m.whole)
+        whole = prod(whole_blocks(m.kernel, sizes).values())
         if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT or top < choices[0]:
             choices = [1, 8, *choices]  # blocks are of all these axes together, or each is a step of its own
         if len(m.kernel.roles) == 1:
@@ -93,8 +93,8 @@ def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
     least of all products."""
     sides = {side for side in _sides(m) if d in side}
-    held = (prod(int(whole_block(m, a, sizes)) for a in side if a in m.whole) for side in sides)
-    return min(held, default=1)
+    whole = whole_blocks(m.kernel, sizes)
+    return min((prod(whole[a] for a in side if a in whole) for side in sides), default=1)
 
 
 def exchanged(m: Model, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -197,8 +197,7 @@ def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, N
     chosen = _product(*(len(o) for o in options.values()))
     count = prod(len(o) for o in options.values())
     block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
-    whole = whole_blocks(m.kernel, sizes) if m.whole else {}
-    block |= {d: np.full(count, float(whole[d])) for d in m.whole}
+    block |= {d: np.full(count, float(n)) for d, n in whole_blocks(m.kernel, sizes).items()}
     fitting = fits(*held(m, block, np.zeros(count)))
     return {d: column[fitting] for d, column in block.items()}
 
