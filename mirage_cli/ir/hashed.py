@@ -18,9 +18,11 @@ def hashed_once(cls: type[T]) -> type[T]:
 
     def once(self: T) -> int:
         known = self.__dict__
-        if "hash" not in known:
-            known["hash"] = work_out(self)
-        return known["hash"]
+        try:
+            return known["hash"]
+        except KeyError:
+            found = known["hash"] = work_out(self)
+            return found
 
     def state(self: T) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in names}

@@ -25,6 +25,7 @@ from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
 from mirage_cli.target.files import write_text
+from mirage_cli.target.knobs import WORKERS
 
 if TYPE_CHECKING:
     from mirage_cli.store.records import Best, Key
@@ -191,7 +192,7 @@ def is_budget(given: object) -> bool:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What callers may set. target: as of `mirage search`. budget: seconds for all programs together. workers: by
-    default the cores. db: the database's path."""
+    default as MIRAGE_WORKERS has it. db: the database's path."""
 
     target: str = "auto"
     budget: float = 60.0
@@ -224,7 +225,7 @@ class Kernels:
 
         s = settings
         self.target, self.measures = s.gpu()
-        workers = s.workers or len(os.sched_getaffinity(0))
+        workers = s.workers or WORKERS.value()
         self.options = Options(workers, budget_s=s.budget, seed=s.seed, in_model=in_model)
         self.path = Path(s.db) if s.db else default_path()
         self.stack = ExitStack()

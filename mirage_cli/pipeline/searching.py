@@ -33,7 +33,7 @@ from mirage_cli.target.gpus import Target
 from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_cli.search.assembly import Candidate
+    from mirage_cli.search.assembly import ScheduledGraph
     from mirage_cli.search.generator import Prices, SearchResult
     from mirage_cli.tune.measure import Context
 
@@ -240,13 +240,13 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
 
 def verified(
     lowered: Program, result: SearchResult, options: Options, clock: Clock, doing: Doing
-) -> list[tuple[Candidate, Verdict]]:
+) -> list[tuple[ScheduledGraph, Verdict]]:
     """The verdicts on candidates of distinct structure, the cheapest first. Each is compared with the program as it was
     written."""
     written = result.as_written
     others = [c for c in distinct(result.candidates, written) if c.id != written.id]
     chosen = [*others[:1], written, *others[1:]]  # the first two are verified even behind the budget
-    found: list[tuple[Candidate, Verdict]] = []
+    found: list[tuple[ScheduledGraph, Verdict]] = []
     with Verifier(lowered, [c.graph for c in chosen], options.seed, options.workers, clock) as verifier:
         for i, candidate in enumerate(chosen):
             doing(f"verifying {i + 1} of {len(chosen)} plans", result.candidates[0].predicted_us)
@@ -268,9 +268,9 @@ def beside(one: SearchResult, other: SearchResult) -> SearchResult:
     )
 
 
-def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
+def distinct(candidates: Sequence[ScheduledGraph], as_written: ScheduledGraph) -> list[ScheduledGraph]:
     """The cheapest candidate of each structure, the cheapest for each number of kernels, and the program as written."""
-    found: dict[tuple[object, ...], Candidate] = {}
+    found: dict[tuple[object, ...], ScheduledGraph] = {}
     for c in candidates:
         found.setdefault(c.shape, c)
     chosen = list(found.values())[:VERIFIED]

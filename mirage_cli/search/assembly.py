@@ -21,7 +21,7 @@ REPEATED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ScheduledGraph:
     """A μGraph with the schedule that the cost model would choose and its predicted time."""
 
     graph: MuGraph
@@ -35,8 +35,8 @@ class Candidate:
 
 
 def concatenated(
-    first: Candidate, last: Candidate, whole: MuGraph, between: Iterable[Tensor], gap_us: float
-) -> Candidate:
+    first: ScheduledGraph, last: ScheduledGraph, whole: MuGraph, between: Iterable[Tensor], gap_us: float
+) -> ScheduledGraph:
     """The kernels of the first candidate, then those of the last. whole: a μGraph with the inputs and outputs of both.
     between: the tensors that the first writes and the last reads."""
     names = {k.name: f"k{len(first.graph.kernels) + i}" for i, k in enumerate(last.graph.kernels)}
@@ -47,7 +47,7 @@ def concatenated(
     ).with_aligned_rows()
     schedules = dict(first.schedule.kernels) | {names[name]: s for name, s in last.schedule.kernels.items()}
     us = first.predicted_us + gap_us + last.predicted_us
-    return Candidate(graph, Schedule(schedules), us, (*first.shape, *last.shape))
+    return ScheduledGraph(graph, Schedule(schedules), us, (*first.shape, *last.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +104,18 @@ class Assembly:
         self.storage, self.d, self.sizes = storage, storage.d, storage.sizes
         self.gap_us = storage.target.costs.gap_us
 
-    def in_order(self, kernels: greedy.Kernels) -> Candidate:
+    def in_order(self, kernels: greedy.Kernels) -> ScheduledGraph:
         """The μGraph of a greedy plan."""
         made = self.assemble(tuple(kernels.values()))
         assert made is not None, "kernels are in order"
         return made
 
-    def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
+    def exact_candidate(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps, unless it would be less exact than the program."""
         made = self.assemble(steps)
         return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
-    def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
+    def assemble(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps in order. None where a step reads what only a later one writes, or an output
         repeats itself along an axis that its kernel walks."""
         program = self.d.program
@@ -138,7 +138,7 @@ class Assembly:
         ).with_aligned_rows()
         schedule = Schedule({k.name: s for k, s in scheduled if s is not None})
         us = sum(step.us + (self.gap_us if n else 0.0) for n, step in enumerate(steps))
-        return Candidate(graph, schedule, us, tuple(s.implementation.shape for s in steps))
+        return ScheduledGraph(graph, schedule, us, tuple(s.implementation.shape for s in steps))
 
     def kernels(self, steps: Sequence[Costed], buffers: Buffers) -> list[tuple[Kernel, KernelSchedule | None]]:
         """The kernels of all steps in order, each with its schedule; a library call has none."""

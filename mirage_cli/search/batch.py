@@ -51,7 +51,7 @@ class Batch:
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
         count = len(schedules)
-        block = {d: np.full(count, whole_block(m, d, sizes)) for d in m.whole}
+        block = {d: np.full(count, float(n)) for d, n in whole_blocks(m.kernel, sizes).items()}
         for i, (d, _) in enumerate(schedules[0].tiles):
             block[d] = np.array([s.tiles[i][1] for s in schedules], dtype=np.float64)
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
@@ -60,10 +60,6 @@ class Batch:
         named = [{**s.numbers, **s.words} for s in schedules]
         columns = ([n[f.name] for n in named] for f in fields(Batch)[2:])
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
-
-
-def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
-    return float(whole_blocks(m.kernel, sizes)[d])
 
 
 def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:

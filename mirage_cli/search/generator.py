@@ -22,7 +22,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.assembly import Assembly, Candidate
+from mirage_cli.search.assembly import Assembly, ScheduledGraph
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
@@ -45,8 +45,8 @@ class SearchResult:
     stopped: "exhausted" (all within the bounds was looked at), "budget" or "interrupted".
     """
 
-    candidates: tuple[Candidate, ...]
-    as_written: Candidate
+    candidates: tuple[ScheduledGraph, ...]
+    as_written: ScheduledGraph
     classes: int
     nodes: int
     enumerated: int
@@ -141,15 +141,15 @@ def _explore(
     return [*(steps for _, steps in run.found), *(tuple(k.values()) for k in unsearched)], stopped
 
 
-def _cheapest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def _cheapest_first(candidates: Iterable[ScheduledGraph]) -> tuple[ScheduledGraph, ...]:
     """Each candidate once: of equal μGraphs, the first."""
-    unique: dict[str, Candidate] = {}
+    unique: dict[str, ScheduledGraph] = {}
     for c in candidates:
         unique.setdefault(c.id, c)
     return tuple(sorted(unique.values(), key=lambda c: (c.predicted_us, c.id)))
 
 
-def _literally(run: _Search) -> list[Candidate]:
+def _literally(run: _Search) -> list[ScheduledGraph]:
     """The program as written, and its operators fused, with what cancels computed all the same: where what it is
     computed from was rounded, the program may be more exact with it."""
     literal = run.literal()

@@ -66,7 +66,7 @@ def held_at_once(
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
     words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
     numbers: dict[LiveValue, int] = {}
-    moments: dict[tuple[tuple[int, int], ...], None] = {}
+    moments: dict[tuple[int, ...], None] = {}
     in_front: list[tuple[Operand, ...]] = []
     later = [_used(s) for s in placement.segments]
     known = set[str]()
@@ -83,10 +83,10 @@ def held_at_once(
             if (axes := kernel.value_dims[v])
         }
         for names in _moments(segment, through, behind, set(loads)):
-            moments[tuple(sorted(Counter(values[v] for v in names & values.keys()).items()))] = None
+            moments[tuple(sorted(values[v] for v in names & values.keys()))] = None
         known |= own if isinstance(segment, Loop) else {s.out for s in segment.steps}
     found = [*numbers]
-    return Held(tuple(tuple(sorted((found[v], n) for v, n in m)) for m in _most(moments)), tuple(in_front))
+    return Held(tuple(tuple(sorted((found[v], n) for v, n in m.items())) for m in _most(moments)), tuple(in_front))
 
 
 def _used(segment: Straight | Loop) -> set[str]:
@@ -129,11 +129,11 @@ def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tup
     return max(beside, key=len, default=())
 
 
-def _most(moments: Iterable[tuple[tuple[int, int], ...]]) -> list[tuple[tuple[int, int], ...]]:
-    """Those that are not a part of another. moments: numbers of values, and how many of each. Each is there once."""
-    counts = [(m, dict(m)) for m in moments]
+def _most(moments: Iterable[tuple[int, ...]]) -> list[Counter[int]]:
+    """How often each value is there at those that are not a part of another. moments: each once."""
+    counts = [Counter(m) for m in moments]
 
-    def within(a: Mapping[int, int], b: Mapping[int, int]) -> bool:
+    def within(a: Counter[int], b: Counter[int]) -> bool:
         return a is not b and a.keys() <= b.keys() and all(n <= b[v] for v, n in a.items())
 
-    return [m for m, a in counts if not any(within(a, b) for _, b in counts)]
+    return [a for a in counts if not any(within(a, b) for b in counts)]

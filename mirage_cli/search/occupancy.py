@@ -5,9 +5,9 @@ They are tuples, which are made faster than dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple  # columns of numpy, or numbers: the same formulas hold for both
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple  # Any: columns of numpy, or numbers
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ MOST_REGISTERS = 255
 MAX_IMBALANCE = 2.0
 """How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
 
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
 
 class Elements(dict[tuple[str, ...], Any]):
     """Of a block over some axes, worked out where they are first asked for."""
@@ -47,7 +50,7 @@ class Launch(NamedTuple):
     """One launch of a kernel under every schedule of a batch.
 
     without: of TERMS, those that do not count. tiles: along each axis, those of a chunk where it is split. programs:
-    the program instances. elements: of a block over these axes. at_once: what `one_load_bytes` has worked out.
+    the program instances. elements: of a block over these axes. known: what is worked out once (`once`).
     """
 
     m: Model
@@ -59,7 +62,7 @@ class Launch(NamedTuple):
     tiles: Mapping[str, Array]
     programs: Array
     elements: Elements
-    at_once: dict[Lines | None, Array]
+    known: dict[tuple[Hashable, ...], Any]
 
     @staticmethod
     def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
@@ -72,6 +75,18 @@ class Launch(NamedTuple):
     def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
         """The value, or what stands in its place where the term is switched off."""
         return self.zero + otherwise if name in self.without else value
+
+
+def once(work_out: Callable[[Launch, *Args], T]) -> Callable[[Launch, *Args], T]:
+    """What terms of one launch have in common is worked out for the first of them."""
+
+    def known(x: Launch, *args: *Args) -> T:
+        key = (work_out, *args)
+        if key not in x.known:
+            x.known[key] = work_out(x, *args)
+        return x.known[key]
+
+    return known
 
 
 class Multiplied(NamedTuple):
@@ -269,7 +284,8 @@ def held_together(x: Launch) -> Array:
     return most
 
 
-def copies(x: Launch, axes: Sequence[str], beside: Sequence[str]) -> Array | float:
+@once
+def copies(x: Launch, axes: tuple[str, ...], beside: tuple[str, ...]) -> Array | float:
     """Threads that each hold a value with these axes, where blocks have those beside them too: blocks are laid out from
     the last axis of the schedule's order on, what a thread loads at once, then threads, then what each has several of.
 
@@ -285,10 +301,11 @@ def copies(x: Launch, axes: Sequence[str], beside: Sequence[str]) -> Array | flo
     return found
 
 
+@once
 def _side_by_side(x: Launch, axis: str) -> Array:
     """Elements along an axis that a thread loads by one instruction."""
     blocks = (b.lines for w in x.m.segments for b in w.blocks)
-    lines = (y for y in blocks if y and axis in (a for a, _ in y.aligned(x.sizes)))
+    lines = (y for y in blocks if y and axis in (a for a, _ in _aligned(x, y)))
     each = (np.minimum(one_load_bytes(x, y), WIDEST_BYTES) / y.element for y in lines)
     return reduce(np.maximum, each, x.zero + 1.0)
 
@@ -303,20 +320,19 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
     return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
 
 
+@once
+def _aligned(x: Launch, lines: Lines) -> Sequence[tuple[str, int]]:
+    return lines.aligned(x.sizes)
+
+
+@once
 def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
-    """Of `_one_load_bytes`, worked out once for a launch."""
-    if lines not in x.at_once:
-        x.at_once[lines] = _one_load_bytes(x, lines)
-    return x.at_once[lines]
-
-
-def _one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
     and of which a mask leaves all or none; a box has no mask. Infinite where that is not known."""
     if lines is None:
         return x.zero + np.inf
     most, boxes = x.zero + 1.0, lines.aligned_axes(x.sizes)
-    for axis, aligned in lines.aligned(x.sizes):
+    for axis, aligned in _aligned(x, lines):
         block = x.batch.block[axis].astype(np.int64)
         boxed = x.batch.descriptors * (axis in boxes) > 0
         masked = np.where((x.sizes[axis] % block > 0) & ~boxed, x.sizes[axis], 0)
@@ -324,12 +340,13 @@ def _one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     return most * lines.element
 
 
-def used(x: Launch, axes: Sequence[str], lines: Lines | None, size: float) -> Array:
+@once
+def used(x: Launch, axes: tuple[str, ...], lines: Lines | None, size: float) -> Array:
     """The part of what a load fetches, or a store touches, that it uses: runs side by side in memory that are shorter
     than a line of the caches waste some. axes: those along which elements lie without gaps."""
     block, run, whole = x.batch.block, x.zero + size, x.zero == 0
     for a in reversed(axes):
         run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
-    for a, _ in lines.aligned(x.sizes) if lines is not None else ():
+    for a, _ in _aligned(x, lines) if lines is not None else ():
         run = np.maximum(run, size * block[a])  # of a window: y of y + i
     return np.minimum(1.0, run / LINE_BYTES) ** x.target.costs.waste

@@ -15,7 +15,7 @@ from mirage_cli.ir.access import dims_of, plain
 from mirage_cli.ir.inplace import reread, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
-from mirage_cli.search.assembly import Candidate, concatenated
+from mirage_cli.search.assembly import ScheduledGraph, concatenated
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
 
@@ -26,9 +26,9 @@ def read_in_time(
     """What a search has found, every plan in a form that reads inputs before it overwrites them."""
     if not reread(program):
         return result
-    known: dict[tuple[Part, ...], Candidate] = {}
+    known: dict[tuple[Part, ...], ScheduledGraph] = {}
 
-    def in_time(c: Candidate) -> Candidate:
+    def in_time(c: ScheduledGraph) -> ScheduledGraph:
         g = c.graph
         late = {(x.store.buffer, x.store.access) for x in too_late(g.kernels, g.changed, g.sizes, g.distinct)}
         parts = tuple(p for p in program.parts if (p.tensor.name, p.access) in late)
@@ -70,7 +70,7 @@ def _copies(program: Program, names: Mapping[Part, str]) -> Program:
     return Program(program.name, program.dims, program.dtype, inputs, eqns, outputs, parts=parts, merged=program.merged)
 
 
-def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us: float) -> Candidate:
+def _in_front(c: ScheduledGraph, copies: ScheduledGraph, names: Mapping[Part, str], gap_us: float) -> ScheduledGraph:
     """A plan in front of the copies."""
     lies = {(p.tensor.name, p.access): _made(p, name) for p, name in names.items()}
 

@@ -28,7 +28,7 @@ from math import prod
 from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
-from mirage_cli.search.assembly import Candidate, concatenated
+from mirage_cli.search.assembly import ScheduledGraph, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
@@ -95,7 +95,7 @@ def _wide_order(program: Program, t: Tensor, loads: Iterable[Load]) -> tuple[str
     return None if last in (None, t.dims[-1]) else (*(d for d in t.dims if d != last), last)
 
 
-def _across_the_sum(c: Candidate) -> Iterator[tuple[Load, tuple[str, ...]]]:
+def _across_the_sum(c: ScheduledGraph) -> Iterator[tuple[Load, tuple[str, ...]]]:
     """Of each product of two float32 tensors of which neither lies along the sum: the load of the smaller one, and the
     order in which it would."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
@@ -112,7 +112,7 @@ def _across_the_sum(c: Candidate) -> Iterator[tuple[Load, tuple[str, ...]]]:
                 yield x, (*(d for d in tensors[x.buffer].dims if d != own[-1]), own[-1])
 
 
-def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
+def _narrow(c: ScheduledGraph, target: Target) -> Iterator[Load]:
     """Loads of a plan of which threads load one element at once, or less than an asynchronous copy moves, and that a
     product sums; and those of a library whose rows are not aligned."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
@@ -171,7 +171,9 @@ def _copies(program: Program, laid: Mapping[str, Tensor], names: Mapping[str, st
     )
 
 
-def _behind(copies: Candidate, c: Candidate, program: Program, names: Mapping[str, str], gap_us: float) -> Candidate:
+def _behind(
+    copies: ScheduledGraph, c: ScheduledGraph, program: Program, names: Mapping[str, str], gap_us: float
+) -> ScheduledGraph:
     """One plan behind the copies that it reads."""
 
     def reading(k: Kernel) -> Kernel:

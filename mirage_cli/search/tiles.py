@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.program import WIDEST_BYTES
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
-from mirage_cli.search.batch import Batch, elements_of, fits, held, whole_block
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two, whole_blocks
+from mirage_cli.search.batch import Batch, elements_of, fits, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
 from mirage_cli.search.work import Model
@@ -51,7 +51,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
         )
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
-        whole = prod(whole_block(m, a, sizes) for a in m.whole)
+        whole = prod(whole_blocks(m.kernel, sizes).values())
         if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT or top < choices[0]:
             choices = [1, 8, *choices]  # blocks are of all these axes together, or each is a step of its own
         if len(m.kernel.roles) == 1:
@@ -93,8 +93,8 @@ def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
     least of all products."""
     sides = {side for side in _sides(m) if d in side}
-    held = (prod(int(whole_block(m, a, sizes)) for a in side if a in m.whole) for side in sides)
-    return min(held, default=1)
+    whole = whole_blocks(m.kernel, sizes)
+    return min((prod(whole[a] for a in side if a in whole) for side in sides), default=1)
 
 
 def exchanged(m: Model, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def choices(
     largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
-    order, stage, chunk, tile = np.indices((len(orders), len(stages), len(chunks), len(one))).reshape(4, -1)
+    order, stage, chunk, tile = _product(len(orders), len(stages), len(chunks), len(one))
     none = np.zeros(len(tile))
     boxes = target.descriptors and _masked(m, sizes)
     columns = {"overlap": none + target.overlaps, "descriptors": none + boxes, "tf32x3": none + m.single}
@@ -174,6 +174,11 @@ def choices(
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
     return Choices(batch, axes, orders, order)
+
+
+def _product(*lengths: int) -> tuple[NDArray[np.int64], ...]:
+    """Every choice of one place in each of some lists, as columns."""
+    return np.unravel_index(np.arange(prod(lengths)), lengths) if lengths else ()
 
 
 def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
@@ -189,11 +194,11 @@ def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, N
     while prod(map(len, options.values())) > MOST_BLOCKS:
         longest = max(options, key=lambda d: len(options[d]))
         options[longest] = options[longest][::2]
-    lengths = [len(o) for o in options.values()]
-    chosen = np.indices(lengths).reshape(len(lengths), prod(lengths))
+    chosen = _product(*(len(o) for o in options.values()))
+    count = prod(len(o) for o in options.values())
     block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
-    block |= {d: np.full(prod(lengths), whole_block(m, d, sizes)) for d in m.whole}
-    fitting = fits(*held(m, block, np.zeros(prod(lengths))))
+    block |= {d: np.full(count, float(n)) for d, n in whole_blocks(m.kernel, sizes).items()}
+    fitting = fits(*held(m, block, np.zeros(count)))
     return {d: column[fitting] for d, column in block.items()}
 
 

@@ -241,6 +241,8 @@ class _Known:
         """Operands that are whole numbers made of bytes, or such times a factor, where the bytes lie side by side along
         no axis that is summed."""
         found = set[str]()
+        if not self.halves and all(t.dtype != "int8" for t in self.tensors.values()):
+            return found
         for e in products:
             for v in {*e.values}:
                 factors = self.eqns[v].values if v in self.eqns and OPS[self.eqns[v].op].growth == "product" else ()

@@ -6,7 +6,6 @@ the GPU; what stays is Triton's disk cache, where the GPU process finds them com
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
@@ -75,9 +74,9 @@ class CompileFarm:
     modules lie, for others to load them too; one of its own where none is given.
     """
 
-    def __init__(self, arch: int, workers: int | None = None, directory: Path | None = None) -> None:
+    def __init__(self, arch: int, workers: int, directory: Path | None = None) -> None:
         self.arch = arch
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers
         self._held = ExitStack()
         self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._children: list[_Busy] = []

@@ -29,15 +29,14 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range
 from mirage_cli.ir.schedule import Before, FetchedAhead, Schedule
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.lanes import at_once
-from mirage_cli.tune.measure import Candidate as Job
-from mirage_cli.tune.measure import TensorSpec
+from mirage_cli.tune.measure import Candidate, TensorSpec
 from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.reduced import dynamic_sizes
@@ -124,7 +123,7 @@ UNTUNED = (2, 3, 5, 7, 8, 13, 15, 17, 19, 23, 31, 32, 33, 37, 47, 49, 53, 64, 65
 
 
 @cache
-def found(name: str) -> tuple[tuple[Program, Candidate], ...]:
+def found(name: str) -> tuple[tuple[Program, ScheduledGraph], ...]:
     """The programs of a spec, with the best candidate of each."""
     target = find_target("h200")
     programs = parse_spec(SPECS[name]).programs()
@@ -468,7 +467,7 @@ def compiled_keys(
             tuple(TensorSpec(t.name, tuple(at.sizes[d] for d in t.dims), t.dtype) for t in some)
             for some in (at.inputs, at.outputs)
         )
-        ((_, kernels),) = farm(90).compile_all([Job("dynamic", source, timeout_s=60)], inputs, outputs)
+        ((_, kernels),) = farm(90).compile_all([Candidate("dynamic", source, timeout_s=60)], inputs, outputs)
         assert isinstance(kernels, tuple), kernels
         assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
         found.add(tuple(k.cache_key for k in kernels))

@@ -13,7 +13,7 @@ from mirage_cli.codegen.sized import Variant, sized_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program, mixed
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -55,7 +55,7 @@ SIZES = ((1, 1), (1, 300), (2, 17), (3, 16), (8, 200), (9, 201), (20, 33))
 
 
 @cache
-def found(name: str) -> tuple[tuple[Program, tuple[Candidate, ...]], ...]:
+def found(name: str) -> tuple[tuple[Program, tuple[ScheduledGraph, ...]], ...]:
     target = find_target("h200")
     return tuple((p, search(lower(merge_axes(p)), target).candidates) for p in parse_spec(SPECS[name]).programs())
 

@@ -22,7 +22,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Before, FetchedAhead, KernelSchedule, Lead, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -89,13 +89,13 @@ SIZES = (1, 17, 64, 201)
 
 
 @cache
-def found(name: str) -> tuple[tuple[Program, tuple[Candidate, ...]], ...]:
+def found(name: str) -> tuple[tuple[Program, tuple[ScheduledGraph, ...]], ...]:
     """The programs of a spec, with all candidates of each."""
     target = find_target("h200")
     return tuple((p, search(lower(merge_axes(p)), target).candidates) for p in parse_spec(SPECS[name]).programs())
 
 
-def splitting(name: str) -> tuple[Program, Candidate]:
+def splitting(name: str) -> tuple[Program, ScheduledGraph]:
     """The program for its largest size, with the best candidate that splits the dynamic axis."""
     program, candidates = found(name)[-1]
     (r,) = program.dynamic

@@ -11,7 +11,7 @@ import torch
 
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.ir.program import Program
-from mirage_cli.search.generator import Candidate, search
+from mirage_cli.search.generator import ScheduledGraph, search
 from mirage_cli.target.gpus import find_target
 from tests.programs import program
 
@@ -24,17 +24,17 @@ def weighted(dtype: str = "bfloat16") -> Program:
     return program("m=8192 s=4096 e=64", "L[m,s] V[s,e]", "p = softmax(L; s) | O = dot(p, V; s)", dtype=dtype)
 
 
-def plans(of: Program, loops: int) -> list[Candidate]:
+def plans(of: Program, loops: int) -> list[ScheduledGraph]:
     """Of one kernel with so many loops over s, in the order of predicted time."""
     found = [c for c in search(of, find_target("h100"), prune=False).candidates if len(c.graph.kernels) == 1]
     return [c for c in found if text(of, c).count("for s_s in") == loops]
 
 
-def text(of: Program, c: Candidate) -> str:
+def text(of: Program, c: ScheduledGraph) -> str:
     return export_source(of, c.graph, c.schedule)
 
 
-def exponents(of: Program, c: Candidate) -> list[str]:
+def exponents(of: Program, c: ScheduledGraph) -> list[str]:
     return re.findall(r"_shift\S* = .*|tl\.exp2?\(.*?\)(?=  #|$)", text(of, c), re.MULTILINE)
 
 

@@ -240,3 +240,10 @@ def test_a_larger_budget_goes_on_with_what_ran_out_of_a_smaller_one(
     assert answers(earlier, Options(budget_s=10.0), True)
     assert answers(earlier, Options(budget_s=20.0), True) is answered
     assert answers(earlier, Options(budget_s=20.0, tune=False), False)
+
+
+def test_processes_are_as_many_as_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the caller does: `optimize` starts as many as `mirage search`."""
+    monkeypatch.setenv("MIRAGE_WORKERS", "7")
+    for given, started in ((None, 7), (3, 3)):
+        assert Kernels(Settings("h200", workers=given, db=tmp_path / "mirage.db")).options.workers == started

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from mirage_cli.pipeline.agreement import examples
 from mirage_cli.pipeline.regions import Cut, cut
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers itself, which are many
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -28,42 +27,42 @@ def ids() -> torch.Tensor:
     return torch.arange(3, 10)[None]
 
 
-def llama() -> Made:
+def llama(transformers: Any) -> Made:
     config = transformers.LlamaConfig(**SIZES, **WORDS, num_key_value_heads=2)
     return transformers.LlamaForCausalLM(config), {"input_ids": ids(), "use_cache": False}
 
 
-def gpt2() -> Made:
+def gpt2(transformers: Any) -> Made:
     config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **WORDS)
     return transformers.GPT2LMHeadModel(config), {"input_ids": ids(), "use_cache": False}
 
 
-def bert() -> Made:
+def bert(transformers: Any) -> Made:
     return transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **WORDS)), {"input_ids": ids()}
 
 
-def t5() -> Made:
+def t5(transformers: Any) -> Made:
     config = transformers.T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, **WORDS)
     inputs = {"input_ids": ids(), "decoder_input_ids": ids(), "use_cache": False}
     return transformers.T5ForConditionalGeneration(config), inputs
 
 
-def vit() -> Made:
+def vit(transformers: Any) -> Made:
     config = transformers.ViTConfig(**SIZES, image_size=16, patch_size=4)
     return transformers.ViTForImageClassification(config), {"pixel_values": torch.randn(1, 3, 16, 16)}
 
 
-def whisper() -> Made:
-    from transformers.models.whisper.modeling_whisper import WhisperEncoder
-
+def whisper(transformers: Any) -> Made:
     config = transformers.WhisperConfig(
         d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64, num_mel_bins=8,
         max_source_positions=12, decoder_start_token_id=1, **WORDS
     )  # fmt: skip
-    return WhisperEncoder(config), {"input_features": torch.randn(1, 8, 24)}
+    return transformers.models.whisper.modeling_whisper.WhisperEncoder(config), {
+        "input_features": torch.randn(1, 8, 24)
+    }
 
 
-MODELS: dict[str, tuple[Callable[[], Made], float]] = {
+MODELS: dict[str, tuple[Callable[[Any], Made], float]] = {
     "llama": (llama, 0.99), "gpt2": (gpt2, 0.99), "bert": (bert, 0.99), "t5": (t5, 0.9), "vit": (vit, 0.99),
     "whisper": (whisper, 0.99),
 }  # fmt: skip
@@ -81,7 +80,7 @@ def test_a_model_is_taken_and_the_same(name: str) -> None:
     """Each region's program agrees with PyTorch in float64, or it is not among them."""
     torch.manual_seed(0)
     make, least = MODELS[name]
-    model, inputs = make()
+    model, inputs = make(pytest.importorskip("transformers"))  # which takes a second to import
     model.eval()
     cuts: list[Cut] = []
 

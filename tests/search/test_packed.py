@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from mirage_cli.pipeline.searching import Found, Options, search_program
@@ -19,6 +21,7 @@ ATTENTION = """\
 OUTPUT = "outputs:\n  O: [b, s, h, d]\n"
 
 
+@cache
 def best_us(text: str) -> float:
     found = search_program(parse_spec(text).at(), find_target("h100"), Options(budget_s=60.0))
     assert isinstance(found, Found)

@@ -10,7 +10,7 @@ import pytest
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -27,12 +27,12 @@ TARGET = find_target("h200")
 
 
 @cache
-def found() -> tuple[Candidate, ...]:
+def found() -> tuple[ScheduledGraph, ...]:
     (program,) = parse_spec(LORA).programs()
     return tuple(search(lower(merge_axes(program)), TARGET).candidates[:4])
 
 
-def resized(c: Candidate, m: int) -> MuGraph:
+def resized(c: ScheduledGraph, m: int) -> MuGraph:
     return c.graph.resized({"m": m})
 
 

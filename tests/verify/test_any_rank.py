@@ -11,7 +11,7 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -65,7 +65,7 @@ def some_operator(rng: random.Random) -> Program:
     )
 
 
-def as_written(program: Program) -> Candidate:
+def as_written(program: Program) -> ScheduledGraph:
     """The plan that always works: no time is given to find a better one."""
     return search(lower(program), H200, deadline=lambda: True).as_written
 
@@ -78,7 +78,7 @@ def test_every_operator_has_a_plan(first: int) -> None:
             assert as_written(p).graph.kernels, program
 
 
-def judge(program: Program, candidate: Candidate, interpreter: Interpreter) -> None:
+def judge(program: Program, candidate: ScheduledGraph, interpreter: Interpreter) -> None:
     verdict = check_equivalence(lower(program), candidate.graph, 0, tests=1)
     assert verdict.ok, f"{program}{verdict}"
     small = candidate.graph.resized(reduced_sizes(program))

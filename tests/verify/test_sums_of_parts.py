@@ -15,7 +15,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.searching import merged
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -52,7 +52,7 @@ def readers(graph: MuGraph, name: str = "X") -> int:
 
 
 @cache
-def found(case: tuple[str, str, str, str]) -> tuple[Program, tuple[Candidate, ...]]:
+def found(case: tuple[str, str, str, str]) -> tuple[Program, tuple[ScheduledGraph, ...]]:
     program = lower(spec(*case))
     return program, search(lower(merged(spec(*case), program)), H200).candidates
 
@@ -97,10 +97,23 @@ def changes(text: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("wrong", changes(canonical_text(by_parts()[1])))
+WRONG = (
+    "distances are not counted",
+    "parts are not counted",
+    "each distance counts once",
+    "distances are not squared",
+    "distances are taken away",
+    "distances to 0",
+    "another size",
+)
+"""The names of `changes`, which tests are collected by: what is changed takes a search."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_corrections_are_refused(wrong: str) -> None:
     program, graph = by_parts()
     text = canonical_text(graph)
+    assert (*changes(text),) == WRONG
     changed = changes(text)[wrong]
     assert changed != text
     assert not check_equivalence(program, parse_mugraph(changed), 0).ok
