@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
@@ -25,6 +26,7 @@ MAKES: Mapping[str, str] = {
 """What a value is that is no output of another type, and how it becomes one."""
 TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 """The name that a line assigns."""
+WORD = re.compile(r"(\w+)")
 MAX_UNREADABLE = 20
 """Lines that are no Python and are reported, of one program."""
 
@@ -38,6 +40,14 @@ class IndexedStore:
     value: str
     place: tuple[int, int]
     behind: int
+
+
+def _keyword(line: str, at: int) -> tuple[int, str] | None:
+    """Where a word of Python stands as if it were a name, assigned or at this place, and what is said of it."""
+    for word in (TARGET.match(line), WORD.match(line, at)):
+        if word is not None and keyword.iskeyword(word[1]) and word[1] not in ("and", "or", "not"):
+            return word.start(1), f"`{word[1]}` is a word of Python, and no name"
+    return None
 
 
 class ProgramReader:
@@ -77,9 +87,8 @@ class ProgramReader:
             except SyntaxError as error:
                 row, offset = min(error.lineno or 1, len(rows)), error.offset or 1
                 if self.complete or not (isinstance(error, IndentationError) or "unmatched" in error.msg):
-                    self.scope.report(
-                        *self.scope.place(row, offset - 1), f"not a list of assignments: {error.msg}{hint}", None
-                    )
+                    at, said = _keyword(rows[row - 1], offset - 1) or (offset - 1, error.msg)
+                    self.scope.report(*self.scope.place(row, at), f"not a list of assignments: {said}{hint}", None)
             except (ValueError, RecursionError, MemoryError):
                 self.scope.report(*self.scope.place(1, 0), "not a list of assignments: this is nested too deeply", None)
                 rows, row = [""], 1

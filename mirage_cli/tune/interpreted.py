@@ -24,6 +24,7 @@ from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_size
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.triton_interpreter import like_a_gpu
+from mirage_cli.verify.axisclasses import AxisClasses, counted
 from mirage_cli.verify.rings import mugraph_at, without_rings
 
 TIMEOUT_S = 120.0
@@ -31,6 +32,8 @@ REDUCED = (7, 33, 20, 48)
 """Sizes that stand for large ones: odd, over a block, under a block, three blocks of 16."""
 SMALL = 16
 """A dimension up to this size keeps it."""
+BLOCKS = 2
+"""Blocks of positions that stand for many."""
 BATCH = 3
 """The size that stands for a batch axis of contractions: its positions repeat one another's work."""
 SPACE = 1 << 22
@@ -69,7 +72,8 @@ class Judged:
 
 def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = None) -> dict[str, int]:
     """Small odd sizes for every axis, and for those that are merged together. Axes that a rename makes one another's
-    keep equal sizes. graph: whose rings (`verify.rings`) these sizes have room for too."""
+    keep equal sizes. graph: whose rings (`verify.rings`) these sizes have room for too, and whose blocks of positions
+    are whole."""
     sizes = program.sizes
     root = _same_axes(program)
     roots = sorted(set(root.values()))
@@ -105,7 +109,19 @@ def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = No
         least = {a: min(sizes[a], small[root[a]]) for a in sizes}
         if max(_largest_space(lowered.resized(x)) for x in (least, found())) > SPACE:
             small[d] = BATCH
-    return found()
+    return found() if graph is None else _with_blocks(found(), lowered, graph, root)
+
+
+def _with_blocks(sizes: Mapping[str, int], lowered: Program, graph: MuGraph, same: Mapping[str, str]) -> dict[str, int]:
+    """The sizes, and of what the μGraph counts by blocks: several blocks, the last as short as in full."""
+    found, whole, classes = dict(sizes), graph.sizes, AxisClasses.of(lowered, graph)
+    for d, i in sorted(counted(lowered, graph), key=lambda read: (-whole[read[0]], read[0])):
+        (block, length), *_ = i.terms
+        if len(i.terms) == 2 and isinstance(block, str):
+            count = min(max(-(-found.get(d, whole[d]) // length), BLOCKS), whole[block])
+            found |= {a: count * length - -whole[d] % length for a in sizes if d in same and same[a] == same[d]}
+            found |= {a: count for a in whole if classes.find(a) == classes.find(block)}
+    return found
 
 
 def _largest_space(program: Program) -> int:

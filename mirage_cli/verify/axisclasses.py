@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from mirage_cli.ir.access import renames
+from mirage_cli.ir.access import Index, Quotient, Remainder, renames
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
+
+AXIS = re.compile(r"[A-Za-z_]\w*")
+"""A name in the text of an index."""
 
 
 class AxisClasses:
     """The classes. Two axes are in one class where one is loaded, stored or renamed as the other. An axis of the μGraph
-    that nothing ties to the program is in the class of the program's axes of its size."""
+    that nothing ties to the program is in the class of the program's axes of its size, unless it is of blocks (see
+    `counted`)."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -29,6 +35,7 @@ class AxisClasses:
             if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
                 classes.join(d, i.axis)
         known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
+        known |= {classes.find(d) for d in digits(program, graph) | _blocks(program, graph)}
         for untied in [d for d in graph.sizes if classes.find(d) not in known]:
             for d, n in program.dims:
                 if n == graph.sizes[untied]:
@@ -47,3 +54,41 @@ class AxisClasses:
 def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
     """A name for all axes that are one (`AxisClasses`)."""
     return AxisClasses.of(program, graph).find
+
+
+def counted(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
+    """Axes of tensors whose positions the μGraph alone counts by blocks and those within, and the indices that do: t
+    and 8*b + i of X[8*b + i], with 8 positions i."""
+    whole = graph.sizes
+    return [
+        (d, i)
+        for d, i in _own(program, graph)
+        if any(c == 1 and isinstance(a, str) and whole[a] in dict(i.terms).values() for a, c in i.terms)
+    ]
+
+
+def digits(program: Program, graph: MuGraph) -> set[str]:
+    """Axes of positions within such blocks, also those of B[b, i] in B[t // 8, t % 8]."""
+    read, whole = _own(program, graph), graph.sizes
+    last = {a for _, i in counted(program, graph) for a, c in i.terms if isinstance(a, str) and c == 1}
+    last |= {d for d, i in read for a, _ in i.terms if isinstance(a, Remainder) and a.by == whole[d]}
+    return last - program.sizes.keys()
+
+
+def _blocks(program: Program, graph: MuGraph) -> set[str]:
+    """Axes of the blocks themselves."""
+    read = _own(program, graph)
+    first = {a for _, i in read for a, c in i.terms if isinstance(a, str) and c > 1}
+    return first | {d for d, i in read for a, _ in i.terms if isinstance(a, Quotient)}
+
+
+def _own(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
+    """Axes of tensors and the indices by which the μGraph reads or writes them and the program does not, by whatever
+    names of axes and from wherever on."""
+    known = {_form(i) for _, i in program.accesses()}
+    return [(d, i) for d, i in graph.accesses() if d in graph.sizes and _form(i) not in known]
+
+
+def _form(i: Index) -> str:
+    """The index without names and without its offset."""
+    return AXIS.sub("", str(replace(i, offset=0)))

@@ -185,7 +185,7 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
         values = {x.out: _read_by(memory[x.buffer], graph.tensors()[x.buffer].dims, x.access) for x in k.loads}
         other.run(k.body, values)
         for s in k.stores:
-            if s.buffer in parted:
+            if s.buffer in parted or len(s.dims) > len(graph.tensors()[s.buffer].dims):  # by blocks
                 stored.setdefault(s.buffer, []).append(values[s.value])
             else:
                 memory[s.buffer] = _read_by(values[s.value], s.dims, plain(graph.tensors()[s.buffer].dims))
@@ -196,7 +196,7 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
         if not compared:
             bound = 1.0
         a = env[t.name]
-        candidates = stored[whole.name] if whole.name in parted else [memory[t.name]]
+        candidates = stored.get(whole.name) or [memory[t.name]]
         degree = max(1, *(max(a.top + b.below, b.top + a.below) for b in candidates))
         for valid in compared:
             if "exponential" in kinds:

@@ -17,7 +17,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.axisclasses import AxisClasses
+from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
 from mirage_cli.verify.rings import without_rings
 
@@ -98,6 +98,7 @@ class _Short:
 
     sizes: of every axis. following: the classes whose sizes follow from parts and pieces. read: axes of tensors, and
     the indices that they are read by. whole: the sizes in full. entries: of each table. tables: the distinct ones.
+    counted: axes that the μGraph counts by blocks, and how.
     """
 
     classes: AxisClasses
@@ -107,12 +108,13 @@ class _Short:
     whole: Mapping[str, int]
     entries: int
     tables: list[tuple[tuple[str, ...], str]]
+    counted: list[Read]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
         roles = _roles(graph, classes)
         eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
-        counted = {classes.find(e.axes[0]) for e in eqns if e.op == "size"}
+        sized = {classes.find(e.axes[0]) for e in eqns if e.op == "size"}
         order = sorted({classes.find(d) for d in (*program.order, *graph.sizes)})
         shortest = {c: 3 if roles[c] & CUT.keys() else 2 for c in order}
         size = {c: shortest[c] if least else _usual_size(roles[c], rng) for c in order}
@@ -130,20 +132,24 @@ class _Short:
         for c, n in rings.items():
             size[c], shortest[c] = max(size[c], n), max(shortest[c], n)
         limit(size)
-        size = _with_room(program, classes, size, counted, shortest, rng)
+        size = _with_room(program, classes, size, sized, shortest, rng)
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)
-        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole) | digits(program, graph)}
         size |= pieces
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
-        tables = distinct_positions(program.inputs)
-        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables)
+        tables, blocks = distinct_positions(program.inputs), counted(program, graph)
+        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks)
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
-        """The sizes, large enough for what is read."""
-        return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+        """The sizes, large enough for what is read, and with as many blocks as there are positions for."""
+        sizes = large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+        for d, i in self.counted:
+            need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
+            sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
+        return sizes
 
 
 def _roles(graph: MuGraph, classes: AxisClasses) -> Mapping[str, set[str]]:
