@@ -20,7 +20,7 @@ class KnobError(MirageError):
 class TargetError(MirageError):
     """A GPU that mirage knows nothing of."""
 
-    def __init__(self, text: str, names: Iterable[str]) -> None:
+    def __init__(self, text: object, names: Iterable[str]) -> None:
         super().__init__(f"no GPU is known as {text!r}; known are {', '.join(names)}")
 
 
@@ -60,11 +60,11 @@ class LockError(MirageError):
         super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
 
 
-class BudgetError(MirageError):
-    """A budget that is no number of seconds."""
+class OptionError(MirageError):
+    """An option of a call in Python that is no such thing. meaning: what it is."""
 
-    def __init__(self, given: object) -> None:
-        super().__init__(f"a budget is a number of seconds, 0 or more, and not {given!r}")
+    def __init__(self, meaning: str, given: object) -> None:
+        super().__init__(f"{meaning}, and not {given!r}")
 
 
 class ExecutorError(MirageError):

@@ -29,7 +29,7 @@ EXAMPLES: Mapping[type[e.MirageError], e.MirageError] = {
         e.LockFileError("mirage.lock", "not JSON: Expecting value"),
         e.LockError("mirage.lock", ["norm float16 m=2: not in the lock file"]),
         e.ExecutorError("no scheduler answers at tcp://head:8786: refused"),
-        e.BudgetError(-1),
+        e.OptionError("a budget is a number of seconds, 0 or more", -1),
         e.BaselineError(["cublas"], ["eager", "compile"]),
         e.OtherGpuError("tune", None, "h100"),
         e.FewGpusError(4, 2),

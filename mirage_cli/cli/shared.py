@@ -18,7 +18,7 @@ from rich.segment import Segment
 
 from mirage_cli import __version__
 from mirage_cli.errors import NothingForGpuError, NothingStoredError, OtherGpuError
-from mirage_cli.target.knobs import MAX_WORKERS
+from mirage_cli.target.knobs import MAX_SEED, MAX_WORKERS
 
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
@@ -67,8 +67,6 @@ class HarmlessConsole(Console):
 out = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False)
 err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
 
-MAX_SEED = (1 << 63) - 1
-"""What the database's integers hold."""
 MAX_BUDGET_S = 1e9
 """A generation, and a number that JSON has."""
 MAX_SIZES = 256

@@ -47,7 +47,7 @@ def mirage(
     model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Any:
     """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
-    ValueError for others, TargetError, BudgetError."""
+    ValueError for others, TargetError, OptionError."""
     given = dict(options or {})
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")

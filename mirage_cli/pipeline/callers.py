@@ -15,17 +15,18 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported when a kernel first runs
 
-from mirage_cli.errors import BudgetError, NoKernelError, StoredKernelError
+from mirage_cli.errors import NoKernelError, OptionError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Kernel as KernelResult
 from mirage_cli.store.results import Result
 from mirage_cli.target.files import write_text
-from mirage_cli.target.knobs import WORKERS
+from mirage_cli.target.knobs import MAX_SEED, MAX_WORKERS, WORKERS
 
 if TYPE_CHECKING:
     from mirage_cli.store.records import Best, Key
@@ -184,9 +185,9 @@ class Standing:
     programs: tuple[Program, ...]
 
 
-def is_budget(given: object) -> bool:
-    """Whether this is a number of seconds, whatever a caller has given."""
-    return isinstance(given, int | float) and given >= 0
+def is_whole(given: object, least: int, most: int) -> bool:
+    """Whether this is a whole number in this range, whatever a caller has given."""
+    return isinstance(given, Integral) and least <= int(given) <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +202,21 @@ class Settings:
     db: str | Path | None = None
 
     def gpu(self) -> tuple[Target, bool]:
-        """As of `chosen_target`. Raises TargetError, BudgetError: callers ask before they trace anything."""
+        """As of `chosen_target`. Raises TargetError, OptionError: callers ask before they trace anything."""
         from mirage_cli.target.gpus import chosen_target
 
-        if not is_budget(self.budget):
-            raise BudgetError(self.budget)
+        if not isinstance(self.budget, Real) or not float(self.budget) >= 0:
+            raise OptionError("a budget is a number of seconds, 0 or more", self.budget)
+        if not is_whole(self.seed, 0, MAX_SEED):
+            raise OptionError(f"a seed is a whole number, 0 to {MAX_SEED}", self.seed)
+        if not is_whole(self.workers or 0, 0, MAX_WORKERS):
+            raise OptionError(f"workers are a whole number, 1 to {MAX_WORKERS}", self.workers)
         return chosen_target(self.target)
 
 
 class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
-    BudgetError.
+    OptionError.
 
     in_model: whether kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the
     name of each program whose tuning begins.

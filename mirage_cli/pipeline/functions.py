@@ -106,7 +106,7 @@ def kernel(
     workers: int | None = None,
     db: str | Path | None = None,
 ) -> Any:
-    """A decorator, with or without options. Raises TypeError, TargetError, BudgetError.
+    """A decorator, with or without options. Raises TypeError, TargetError, OptionError.
 
     tune: seconds of search and tuning at the first call with tensors of new shapes; 0: stored kernels alone.
     """

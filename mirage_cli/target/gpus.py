@@ -333,6 +333,8 @@ def find_target(text: str) -> Target:
 
     "auto" is this machine's first GPU, and the default where there is none. Raises TargetError, which lists the names.
     """
+    if not isinstance(text, str):  # type: ignore[redundant-expr]  # of a caller in Python
+        raise TargetError(text, names())
     if text.strip().lower() == "auto":
         return local_target() or _named(DEFAULT)
     plain = _plain(text)

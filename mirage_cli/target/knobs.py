@@ -12,6 +12,8 @@ from mirage_cli.errors import KnobError
 
 T = TypeVar("T")
 MAX_WORKERS = 1024
+MAX_SEED = (1 << 63) - 1
+"""What the database's integers hold."""
 
 
 @dataclass(frozen=True, slots=True)

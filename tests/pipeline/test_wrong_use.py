@@ -554,6 +554,11 @@ def test_a_graph_without_kernels_is_left_as_it_was(tmp_path: Path, monkeypatch: 
         ({"budget": -1}, "a budget is a number of seconds, 0 or more, and not -1"),
         ({"budget": "x"}, "a budget is a number of seconds, 0 or more, and not 'x'"),
         ({"target": "h300"}, "no GPU is known as 'h300'"),
+        ({"target": None}, "no GPU is known as None"),
+        ({"seed": -1}, "a seed is a whole number, 0 to 9223372036854775807, and not -1"),
+        ({"seed": 1.5}, "a seed is a whole number, 0 to 9223372036854775807, and not 1.5"),
+        ({"workers": -3}, "workers are a whole number, 1 to 1024, and not -3"),
+        ({"workers": "x"}, "workers are a whole number, 1 to 1024, and not 'x'"),
     ],
 )
 def test_options_are_looked_at_before_anything_is_traced(options: dict[str, Any], problem: str) -> None:
