@@ -173,8 +173,9 @@ class Graph:
 
     def output(self, name: str, value: Operand, *axes: Value | str, dtype: str | None = None) -> None:
         """A result in memory order."""
-        if not (isinstance(value, Value) and value.name == name and value.operands):
-            self.let(name, value)
+        made = _operand(self, value)
+        if made.name != name or not made.operands:
+            self.let(name, made)
         self.outputs.append(_tensor(name, axes, dtype=dtype))
 
     def parts(self, name: str, *axes: Value | str, dtype: str | None = None) -> Value:
@@ -269,14 +270,14 @@ def _apply(build: Build, *operands: Operand, number: bool | None = None) -> Valu
     graphs = [x.graph for x in operands if isinstance(x, Value)]
     if not graphs:
         raise GraphError("no argument is a value of a graph: an axis is one as g.axis(name)")
-    if any(g is not graphs[0] for g in graphs):
-        raise GraphError("the arguments are values of two graphs")
     made = tuple(_operand(graphs[0], x) for x in operands)
     return Value(graphs[0], build, made, all(x.number for x in made) if number is None else number)
 
 
 def _operand(graph: Graph, x: Operand) -> Value:
     if isinstance(x, Value):
+        if x.graph is not graph:
+            raise GraphError("the arguments are values of two graphs")
         return x
     if isinstance(x, str) and IDENTIFIER.match(x):
         return Value(graph, lambda: ast.Name(x), (), True)

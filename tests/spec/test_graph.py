@@ -485,6 +485,8 @@ MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str
     "nan": (lambda g, X: X * math.nan, GraphError, "nan is neither a value"),
     "no graph": (lambda g, X: index("m"), GraphError, r"no argument is a value of a graph.*g.axis\(name\)"),
     "two graphs": (lambda g, X: X + small()[1], GraphError, "the arguments are values of two graphs"),
+    "output of another": (lambda g, X: g.output("P", small()[1] + 1, "m", "k"), GraphError, "values of two graphs"),
+    "named in another": (lambda g, X: g.let("P", small()[1]), GraphError, "values of two graphs"),
     "unhashable": (lambda g, X: {X}, TypeError, "unhashable"),
     "no name": (lambda g, X: g.let("a b", exp(X)), SpecError, "not a list of assignments"),
     "taken": (lambda g, X: g.let("k", exp(X)), SpecError, "k is the name of an axis"),
