@@ -153,6 +153,8 @@ def _into(inputs, out):
     tensors = (out,) if isinstance(out, torch.Tensor) else out
     if not isinstance(tensors, (tuple, list)) or [isinstance(y, torch.Tensor) for y in tensors] != [True] * @results@:
         raise TypeError("out should be @out@")
+    if _is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (*inputs, *tensors)):
+        raise NotImplementedError("what is written into out has no gradient: call this under torch.no_grad()")
     torch.ops.mirage.@operator@_out(*inputs, *tensors)
     return out
 

@@ -318,6 +318,17 @@ def test_inputs_that_want_a_gradient_are_told_there_is_none() -> None:
         y.sum().backward()
 
 
+def test_outputs_that_are_there_lose_no_gradient_in_silence() -> None:
+    program, source = export(ALL["gram"])
+    f, (x,) = function(program, source), inputs_of(program)
+    out = f(x)
+    for y in (x.clone().requires_grad_(), torch.nn.Parameter(x.clone())):
+        with pytest.raises(NotImplementedError, match=r"under torch\.no_grad"):
+            f(y, out=torch.empty_like(out))
+        with torch.no_grad():
+            assert torch.equal(f(y, out=torch.empty_like(out)), out)
+
+
 def test_several_threads(two_outputs: Loaded) -> None:
     inputs, module = two_outputs
     expected = module.library_first(*inputs)[0]
