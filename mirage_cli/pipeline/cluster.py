@@ -214,11 +214,14 @@ class Cluster:
                 answers[i] = known
             else:
                 asked[i] = asked_of(session.store, key, program, text)
+        if asked:
+            session.store.check_writable()
         return self.finished(session, programs, asked, answers)
 
     def tune(self, session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
         """`optimize.tune` on the workers. Raises NothingStoredError."""
         searched = [stored_search(session.store, p) for p, _ in programs]
+        session.store.check_writable()
         keys = self.keys([p for p, _ in programs], session.target, session.measures)
         each = zip(keys, programs, searched, strict=True)
         asked = {i: asked_of(session.store, key, *program, found) for i, (key, program, found) in enumerate(each)}

@@ -46,11 +46,12 @@ def optimize(
 
 def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Found | Failed]:
     """What the database answers, and what the searches of the others find, in order. The processes that tuning needs
-    start meanwhile."""
+    start meanwhile. Raises StoreError, before any work, where nothing can be kept."""
     keys = keys_of([p for p, _ in programs], session.target, session.measures)
     known = {i: r for i, key in enumerate(keys) if (r := stored_result(session, key)) is not None}
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
+        session.store.check_writable()
         session.prepare()
     found = search_all(left, session.target, session.options, session.progress.doing)
     for i, (program, _) in enumerate(programs):
@@ -68,8 +69,9 @@ def was_interrupted(found: Found | Failed) -> bool:
 
 def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
     """The result of each program from the plans that an earlier search has stored. Raises NothingStoredError, before
-    any work, if a program has none."""
+    any work, if a program has none, and StoreError where nothing can be kept."""
     searched = [stored_search(session.store, program) for program, _ in programs]
+    session.store.check_writable()
     session.prepare()
     for i, ((program, text), found) in enumerate(zip(programs, searched, strict=True), 1):
         session.progress.program(i, program.name)

@@ -367,6 +367,11 @@ class Store:
                 self._db.rollback()
                 raise
 
+    def check_writable(self) -> None:
+        """Raises StoreError where nothing can be written, in front of work whose results are to be kept."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM results WHERE 0")  # of a read-only file, BEGIN IMMEDIATE is a plain BEGIN
+
     @contextmanager
     def _translated(self) -> Generator[None, None, None]:
         """What SQLite says of this file, as StoreError. Misuse of SQL is a bug and passes."""
