@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from mirage_cli.cli.shared import command
 from mirage_cli.errors import MirageError, SpecError
+from mirage_cli.target.files import write_text
 
 EXAMPLE = """\
 # A spec: what goes in, what comes out, and how it is computed. docs/language.md has every key and function.
@@ -48,9 +50,7 @@ def init(
         parse_spec(text, str(path))
     except SpecError as error:  # of which only the name can be wrong
         raise typer.BadParameter(error.diagnostics[0].message) from None
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise MirageError(f"{path} is there already, and is not overwritten: choose another NAME") from None
+    if os.path.lexists(path):
+        raise MirageError(f"{path} is there already, and is not overwritten: choose another NAME")
+    write_text(path, text)
     sys.stdout.write(f"{path}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -84,6 +85,12 @@ def test_reading_commands_work_where_nothing_can_be_written(read_only: Path) -> 
     for args in (["search", "tiny.yaml", "--no-tune", "--fresh"], ["cache", "prune", "--spec", "renamed"]):
         run = plain_user(read_only, *args)
         assert run.code == 1 and "error: the database" in run.err and "permissions" in run.err, (args, run)
+    assert sorted(os.listdir(read_only)) == before
+    read_only.chmod(0o755)  # SQLite opens the file, which it may not change
+    run = plain_user(read_only, "search", "tiny.yaml", "--no-tune", "--dim", "m=7")
+    assert run.code == 1 and "permissions" in run.err and "error: the database" in run.err, "before any work"
+    read_only.chmod(0o555)
+    before = sorted(os.listdir(read_only))
     run = plain_user(read_only, "export", "tiny.yaml", "-o", "made.py")
     assert run.code == 1 and run.err.startswith("error: made.py: ")
     assert sorted(os.listdir(read_only)) == before
@@ -109,6 +116,7 @@ def limited(folder: Path, most_bytes: int, *args: str) -> Run:
         ["cache", "export", "out"],
         ["verify", "--all", "tiny.yaml", "--junit", "out"],
         ["lock", "tiny.yaml", "--lock-file", "out"],
+        ["init", "out"],
     ],
     ids=" ".join,
 )
@@ -118,7 +126,7 @@ def test_a_file_is_written_whole_or_not_at_all(args: list[str], searched: tuple[
     (tmp_path / "out").write_text("before", encoding="utf-8")
     before = sorted(os.listdir(tmp_path))
     run = limited(tmp_path, 100, *args)
-    assert run.code == 1 and "out: " in run.err
+    assert run.code == 1 and re.search(r"\bout(\.yaml)?: ", run.err)
     left = sorted(n for n in os.listdir(tmp_path) if not n.startswith("mirage.db-"))  # SQLite's own
     assert (tmp_path / "out").read_text(encoding="utf-8") == "before" and left == before
 
