@@ -22,6 +22,7 @@ from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expres
 
 NO_NUMBER = "a mask is no number; choose between values with where(mask, x, y)"
 MAX_NUMBER = Fraction(sys.float_info.max)
+DIVISIONS = {SYMBOLS[ast.Div], SYMBOLS[ast.FloorDiv], SYMBOLS[ast.Mod]}
 MAX_EXPONENT = 1 << 20
 """Of numbers beside tensors."""
 MAX_AXES = 13
@@ -163,7 +164,7 @@ class ExpressionReader:
             and OPS[op].result == "bool"
             and any(isinstance(a, str) and self.scope.type_of(a) == "int" for a in args)
         )
-        if op == SYMBOLS[ast.Div] and args[1] == 0:
+        if op in DIVISIONS and args[1] == 0:
             raise self.scope.fail(e, "this divides by the number 0")
         if integers and any(abs(a) > MAX_INTEGER for a in numbers):
             raise self.scope.fail(e, "the number compared with an integer is beyond 64 bits")

@@ -122,12 +122,21 @@ class ProgramReader:
         """`name = value`, of the whole of a value."""
         value: Arg | None = None
         with suppress(Poisoned):
-            self.check_name(s, name)
+            try:
+                self.check_name(s, name)
+            except Poisoned:
+                self.look_at(s.value)
+                raise
             value = self.expressions.value(s.value, name, 0)
             known_mask = isinstance(value, str) and name not in self.outputs and self.scope.type_of(value) == "bool"
             if isinstance(value, str) and value != name and not known_mask:
                 value = self.scope.copy(value, name)
         self.define(name, value)
+
+    def look_at(self, value: ast.expr) -> None:
+        """Reports the mistakes in a value that is assigned to nothing."""
+        with suppress(Poisoned):
+            self.expressions.value(value, None, 0)
 
     def check_name(self, s: ast.Assign, name: str) -> None:
         """Whether a name may be given a value here. Raises Poisoned."""
@@ -169,8 +178,7 @@ class ProgramReader:
             self.expressions.indices.check_written(name, tensor, access, nodes)
         except Poisoned:
             self.scope.written.add(name)
-            with suppress(Poisoned):  # for the mistakes in it
-                self.expressions.value(s.value, None, 0)
+            self.look_at(s.value)
             raise
         self.scope.written.add(name)
         self.scope.used.add(name)
