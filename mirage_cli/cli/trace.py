@@ -94,7 +94,7 @@ def theirs(what: str, path: str) -> Generator[None]:
         yield
     except MirageError:
         raise
-    except Exception as error:  # whatever the user's file raises is its failure
+    except (Exception, SystemExit) as error:  # whatever the user's file raises is its failure
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         at = f" ({path}:{lines[-1]})" if lines else ""
         raise TraceError(what, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{at}") from None

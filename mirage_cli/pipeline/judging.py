@@ -154,7 +154,7 @@ def _definitions(text: str) -> tuple[dict[str, ast.FunctionDef], dict[str, ast.e
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise NotAKernelError(f"line {error.lineno}: neither a μGraph nor Python: {error.msg}") from None
+        raise NotAKernelError(f"line {error.lineno or 1}: neither a μGraph nor Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotAKernelError(f"neither a μGraph nor Python: {error}") from None
     functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}

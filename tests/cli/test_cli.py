@@ -1027,7 +1027,7 @@ NO_KERNELS = {
     "a script": ("print(1)\n", "this Python file defines no `launch` and no `make_scratch`"),
     "half a kernel": ("def launch(inputs, outputs, scratch): ...\n", "defines no `make_scratch`"),
     "no Python": ("kernel k0\n", "line 1: neither a μGraph nor Python: invalid syntax"),
-    "a zero byte": ("x = 1\0", "neither a μGraph nor Python"),
+    "a zero byte": ("x = 1\0", "line 1: neither a μGraph nor Python"),
 }
 
 

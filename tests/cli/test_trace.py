@@ -115,7 +115,11 @@ def test_what_pytorch_exports_and_does_not_run_is_said(model: Path) -> None:
 
 
 def test_a_file_with_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
-    for text, says in (("def f(:\n", "SyntaxError"), ("import nothing_of_this_name\n", "nothing_of_this_name")):
+    for text, says in (
+        ("def f(:\n", "SyntaxError"),
+        ("import nothing_of_this_name\n", "nothing_of_this_name"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3 ("),
+    ):
         (path := tmp_path / "model.py").write_text(text, encoding="utf-8")
         done = run(f"{path}:f", "--input", "3")
         assert isinstance(done.exception, TraceError) and says in str(done.exception)
