@@ -209,7 +209,7 @@ class Settings:
             raise OptionError("a budget is a number of seconds, 0 or more", self.budget)
         if not is_whole(self.seed, 0, MAX_SEED):
             raise OptionError(f"a seed is a whole number, 0 to {MAX_SEED}", self.seed)
-        if not is_whole(self.workers or 0, 0, MAX_WORKERS):
+        if not (self.workers is None or is_whole(self.workers, 1, MAX_WORKERS)):
             raise OptionError(f"workers are a whole number, 1 to {MAX_WORKERS}", self.workers)
         return chosen_target(self.target)
 
