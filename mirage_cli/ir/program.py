@@ -190,15 +190,20 @@ class Eqn:
         return substitution(self.axes) if self.op == "rename" else {}
 
     @property
+    def place(self) -> Index | None:
+        """Where the positions are that it counts; of an `index` alone."""
+        return parse_index(self.axes[0]) if self.op == "index" else None
+
+    @property
     def looks_up(self) -> tuple[Lookup, ...]:
         """What the equation itself reads of tables; of an `index` alone."""
-        return parse_index(self.axes[0]).lookups if self.op == "index" else ()
+        return self.place.lookups if self.place else ()
 
     @property
     def acts_on(self) -> frozenset[str]:
         """The axes that the equation names."""
-        if self.op == "index":
-            return frozenset(parse_index(self.axes[0]).dims)
+        if self.place:
+            return frozenset(self.place.dims)
         names = self.names
         return frozenset((*names, *dims_of(names.values())) if names else self.axes)
 
@@ -501,7 +506,7 @@ class Program:
 
     def divided(self) -> frozenset[tuple[Lookup, int]]:
         """What is looked up and part of what is divided, with the number."""
-        placed = (parse_index(e.axes[0]) for e in self.eqns if e.op == "index")
+        placed = (e.place for e in self.eqns if e.place)
         return frozenset(divided((*(i for _, i in self.accesses()), *placed)))
 
     def __str__(self) -> str:

@@ -27,6 +27,8 @@ MAKES: Mapping[str, str] = {
 TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 """The name that a line assigns."""
 WORD = re.compile(r"(\w+)")
+OPERATOR = re.compile(r"and|or|not")
+"""Words of Python that programs have too."""
 MAX_UNREADABLE = 20
 """Lines that are no Python and are reported, of one program."""
 
@@ -45,7 +47,7 @@ class IndexedStore:
 def _keyword(line: str, at: int) -> tuple[int, str] | None:
     """Where a word of Python stands as if it were a name, assigned or at this place, and what is said of it."""
     for word in (TARGET.match(line), WORD.match(line, at)):
-        if word is not None and keyword.iskeyword(word[1]) and word[1] not in ("and", "or", "not"):
+        if word is not None and keyword.iskeyword(word[1]) and not OPERATOR.fullmatch(word[1]):
             return word.start(1), f"`{word[1]}` is a word of Python, and no name"
     return None
 

@@ -57,13 +57,24 @@ def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
 
 
 def counted(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
-    """Axes of tensors whose positions the μGraph alone counts by blocks and those within, and the indices that do: t
-    and 8*b + i of X[8*b + i], with 8 positions i."""
+    """Axes whose positions the μGraph alone counts by blocks and those within, and the indices that do: t and 8*b + i
+    of X[8*b + i], with 8 positions i. What the number index(8*b + i) is of are the program's axes of as many blocks."""
     whole = graph.sizes
-    return [
+
+    def blocks(i: Index) -> tuple[str, int] | None:
+        """The axis of blocks, and the positions of each."""
+        lengths = {whole[a] for a, c in i.terms if c == 1 and isinstance(a, str)}
+        return next(((a, c) for a, c in i.terms if isinstance(a, str) and c in lengths), None)
+
+    read = [(d, i) for d, i in _own(program, graph) if blocks(i)]
+    placed = {e.place for k in graph.kernels for e in k.body} - {e.place for e in program.eqns}
+    known = {_form(e.place) for e in program.eqns if e.place}
+    numbers = {i: found for i in placed if i and _form(i) not in known and (found := blocks(i))}
+    return read + [
         (d, i)
-        for d, i in _own(program, graph)
-        if any(c == 1 and isinstance(a, str) and whole[a] in dict(i.terms).values() for a, c in i.terms)
+        for i, (block, length) in sorted(numbers.items(), key=str)
+        for d, n in program.dims
+        if -(-n // length) == whole[block]
     ]
 
 
@@ -78,7 +89,7 @@ def digits(program: Program, graph: MuGraph) -> set[str]:
 def _blocks(program: Program, graph: MuGraph) -> set[str]:
     """Axes of the blocks themselves."""
     read = _own(program, graph)
-    first = {a for _, i in read for a, c in i.terms if isinstance(a, str) and c > 1}
+    first = {a for _, i in (*read, *counted(program, graph)) for a, c in i.terms if isinstance(a, str) and c > 1}
     return first | {d for d, i in read for a, _ in i.terms if isinstance(a, Quotient)}
 
 

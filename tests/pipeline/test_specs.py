@@ -320,7 +320,8 @@ def test_what_passes_until_a_search_is_there_is_of_the_budget(monkeypatch: pytes
     monkeypatch.setattr(optimizing, "keep_search", lambda *_: None)
     monkeypatch.setattr(optimizing, "stored_result", lambda *_: None)
     monkeypatch.setattr(tuning, "tuned_result", tuned)
-    parts = {"target": H200, "store": None, "progress": Silence(), "prepare": lambda: None}
+    store = SimpleNamespace(check_writable=lambda: None)
+    parts = {"target": H200, "store": store, "progress": Silence(), "prepare": lambda: None}
     session: Any = SimpleNamespace(options=Options(budget_s=8.0), measures=True, command="", **parts)
     assert len(list(optimizing.optimize(session, [(program, "")] * 2, began=98.0))) == 2
     assert left == [8.0 - 2.0 - 3.0, 8.0 - 0.5]

@@ -1,8 +1,10 @@
-"""Weights of 4 bits, as the cost model has them and as they were measured."""
+"""Loads of few bytes in loops, as the cost model has them: weights of 4 bits as measured, and what lies apart."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
@@ -37,3 +39,31 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
 
     found = by({x: predicted_us(*x) for x in MEASURED})
     assert {*found[:2]} == {*by(MEASURED)[:2]} and found[-1] == by(MEASURED)[-1]
+
+
+APART = """
+mugraph apart float16
+dims m=16 k=4096 n=4096
+input X f16[m, k]
+input W f16[n, 2k]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[n, 2*k]
+  O[m, n] = dot(X, W; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize(("read", "comes_late"), [("2*k", True), ("k", False)])
+def test_a_loop_waits_for_what_lies_apart(read: str, comes_late: bool) -> None:
+    """Every second element of 2 bytes: a copy moves 4."""
+    wide = 8192 if comes_late else 4096
+    text = APART.replace("n=4096", f"n=4096 w={wide}").replace("[n, 2k]", "[n, w]").replace("[n, 2*k]", f"[n, {read}]")
+    graph = parse_mugraph(text.lstrip("\n"))
+    m, target = models(graph)["k0"], find_target("h200")
+    plan = Schedule.parse("k0: m=16 k=64 n=64 order=n,k,m warps=4 stages=4 overlap")
+    batch = Batch.of(m, [plan.kernels["k0"]], graph.sizes)
+    found, without = (cost.estimate(m, batch, graph.sizes, target, x).us[0] for x in ((), ("late",)))
+    assert (found > without) == comes_late
