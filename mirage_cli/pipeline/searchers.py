@@ -20,14 +20,19 @@ GRACE_S = 1.3
 def search_all(
     programs: Sequence[Program], target: Target, options: Options, doing: Doing = lambda _, __: None
 ) -> Iterator[Found | Failed]:
-    """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
-    search at hand has found so far, as the last. doing: told of the search at hand, where it is in this process."""
+    """Search every program, in order: the first in this process, at once, and the others beside it in worker processes,
+    which start later. Interrupted, it gives what the search at hand has found so far, as the last. doing: told of the
+    search at hand, where it is in this process."""
     if options.workers <= 1 or len(programs) <= 1:
         for p in programs:
             yield search_or_fail(p, target, options, doing=doing)
         return
-    with _Searchers(programs, target, options) as searchers:
-        for i in range(len(programs)):
+    first, *others = programs
+    processes = min(options.workers, len(programs)) - 1
+    each = replace(options, workers=options.workers // (processes + 1))
+    with _Searchers(others, target, each, processes) as searchers:
+        yield search_or_fail(first, target, each, doing=doing)
+        for i in range(len(others)):
             yield searchers.result(i)
 
 
@@ -46,17 +51,16 @@ def search_or_fail(
 
 
 class _Searchers:
-    """The processes that search several programs side by side.
+    """The processes that search several programs side by side. options: of each search.
 
     A search whose process was killed is made again alone, in a process of its own, and so is each that had not begun:
     what kills a process is most often that memory is short.
     """
 
-    def __init__(self, programs: Sequence[Program], target: Target, options: Options) -> None:
+    def __init__(self, programs: Sequence[Program], target: Target, options: Options, count: int) -> None:
         self.programs, self.target, self.options = programs, target, options
-        count = min(options.workers, len(programs))
         self.processes = Processes(count)
-        self.futures = [self.submit(p, options.workers // count) for p in programs]
+        self.futures = [self.submit(p) for p in programs]
 
     def __enter__(self) -> _Searchers:
         return self
@@ -64,8 +68,8 @@ class _Searchers:
     def __exit__(self, *_: object) -> None:
         self.processes.close()
 
-    def submit(self, program: Program, workers: int) -> Future[Found | Failed]:
-        return self.processes.submit(_search_there, program, self.target, replace(self.options, workers=workers))
+    def submit(self, program: Program) -> Future[Found | Failed]:
+        return self.processes.submit(_search_there, program, self.target, self.options)
 
     def result(self, i: int) -> Found | Failed:
         """Of one program. Raises KeyboardInterrupt where its search does not end within GRACE_S of one."""
@@ -74,7 +78,7 @@ class _Searchers:
                 return self.futures[i].result()
             except (ChildDied, CancelledError):
                 self.be_alone()
-                self.futures[i] = self.submit(self.programs[i], self.options.workers)
+                self.futures[i] = self.submit(self.programs[i])
                 return self.futures[i].result()
         except ChildDied as error:
             how, _, _ = str(error).partition(":")

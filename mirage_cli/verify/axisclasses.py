@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from mirage_cli.ir.access import Index, Quotient, Remainder, renames
 from mirage_cli.ir.mugraph import MuGraph
@@ -94,12 +95,14 @@ def _blocks(program: Program, graph: MuGraph) -> set[str]:
 
 
 def _own(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
-    """Axes of tensors and the indices by which the μGraph reads or writes them and the program does not, by whatever
-    names of axes and from wherever on."""
-    known = {_form(i) for _, i in program.accesses()}
-    return [(d, i) for d, i in graph.accesses() if d in graph.sizes and _form(i) not in known]
+    """Axes of tensors and indices, no plain axes, by which the μGraph reads or writes them and the program does not,
+    by whatever names of axes and from wherever on."""
+    read = [(d, i) for d, i in graph.accesses() if i.axis is None and d in graph.sizes]
+    known = {_form(i) for _, i in program.accesses()} if read else set[str]()
+    return [(d, i) for d, i in read if _form(i) not in known]
 
 
+@lru_cache(maxsize=1 << 12)
 def _form(i: Index) -> str:
     """The index without names and without its offset."""
     return AXIS.sub("", str(replace(i, offset=0)))
