@@ -63,9 +63,10 @@ def counted(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
     whole = graph.sizes
 
     def blocks(i: Index) -> tuple[str, int] | None:
-        """The axis of blocks, and the positions of each."""
-        lengths = {whole[a] for a, c in i.terms if c == 1 and isinstance(a, str)}
-        return next(((a, c) for a, c in i.terms if isinstance(a, str) and c in lengths), None)
+        """The axis of blocks, and the positions of each. Axes of chunks have no size yet."""
+        axes = [(a, c) for a, c in i.terms if isinstance(a, str) and a in whole]
+        lengths = {whole[a] for a, c in axes if c == 1}
+        return next(((a, c) for a, c in axes if c in lengths), None)
 
     read = [(d, i) for d, i in _own(program, graph) if blocks(i)]
     placed = {e.place for k in graph.kernels for e in k.body} - {e.place for e in program.eqns}
