@@ -61,7 +61,7 @@ class LockError(MirageError):
 
 
 class OptionError(MirageError):
-    """An option of a call in Python that is no such thing. meaning: what it is."""
+    """An option of a call in Python that has a wrong type, or is out of its range. meaning: what it has to be."""
 
     def __init__(self, meaning: str, given: object) -> None:
         super().__init__(f"{meaning}, and not {given!r}")

@@ -374,10 +374,8 @@ def looked_up_in_rows(a: Array, position: int, table: Array) -> Array | None:
     pairs = [(d, t) for d, t in zip(others, rows, strict=True) if {*leaves(t)} & {*table.own}]
     called = beside(table, pairs)  # where the table is read by other axes than its own
     called |= {y: Axis(y.size) for y in leaves(table.dims[position]) if called}
-    entries, kept = (
-        tuple(called.get(y, y) for y in leaves(table.dims[position])),
-        {x for d in others for x in leaves(d)},
-    )
+    entries = tuple(called.get(y, y) for y in leaves(table.dims[position]))
+    kept = {x for d in others for x in leaves(d)}
     own = [called.get(y, y) for y in leaves(table.held)]
     if {*entries} & kept or {*leaves(first)} & {*kept, *own} or len({*own}) < len(own):
         return None

@@ -27,6 +27,7 @@ MAKES: Mapping[str, str] = {
 TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 """The name that a line assigns."""
 WORD = re.compile(r"(\w+)")
+"""The word at a place of a line."""
 OPERATOR = re.compile(r"and|or|not")
 """Words of Python that programs have too."""
 MAX_UNREADABLE = 20
