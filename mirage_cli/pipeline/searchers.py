@@ -1,5 +1,5 @@
-"""The searches of several programs side by side: the first here, the others in worker processes. One that fails costs the
-others nothing."""
+"""The searches of several programs side by side: the first here, the others in worker processes. One that fails costs
+the others nothing."""
 
 from __future__ import annotations
 
