@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import zip_longest
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.pipeline.optimize import about, finish, optimize, searched, tune_on, was_interrupted
+from mirage_cli.pipeline.optimize import about, compile_ahead, finish, optimize, searched, tune_on, was_interrupted
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Failed, Found
 from mirage_cli.pipeline.session import Session
@@ -124,11 +123,8 @@ def first_results(
 
 def ahead(session: Session, program: Program, found: Found | Failed) -> None:
     """Compiles for a program while the one in front of it is tuned."""
-    from mirage_cli.pipeline.tuning import compile_ahead
-
     if isinstance(found, Found):
-        with suppress(Exception):  # told in the program's own result
-            compile_ahead(session, program, found)
+        compile_ahead(session, program, {p.id: p.graph for p in found.plans}, found.as_written)
 
 
 def why_none(result: Result) -> str:

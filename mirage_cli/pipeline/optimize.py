@@ -9,9 +9,12 @@ Each stage is a module of this package; what they share is a `Session`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result, stored_search
 from mirage_cli.pipeline.keys import key_of, keys_of
@@ -53,7 +56,7 @@ def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
     if left:
         session.store.check_writable()
         session.prepare()
-    found = search_all(left, session.target, session.options, session.progress.doing)
+    found = search_all(left, session.target, session.options, session.progress.doing, partial(compile_ahead, session))
     for i, (program, _) in enumerate(programs):
         if i in known:
             yield known[i]
@@ -61,6 +64,15 @@ def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
         session.progress.program(i + 1, program.name)
         session.progress.doing("searching")
         yield next(found)
+
+
+def compile_ahead(session: Session, program: Program, graphs: Mapping[str, MuGraph], as_written: str) -> None:
+    """Has the first kernels compiled that tuning is going to ask for, where it does, while other work is done."""
+    from mirage_cli.pipeline.tuning import first_kernels
+
+    if session.measures:
+        with suppress(Exception):  # told in the program's own result
+            first_kernels(session, program, graphs, as_written)
 
 
 def was_interrupted(found: Found | Failed) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.processes import Interrupted, Processes
-from mirage_cli.pipeline.searching import Doing, Failed, Found, Options, search_program
+from mirage_cli.pipeline.searching import Chosen, Doing, Failed, Found, Options, search_program, unheard
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.child import ChildDied
 
@@ -19,20 +19,24 @@ GRACE_S = 1.3
 
 
 def search_all(
-    programs: Sequence[Program], target: Target, options: Options, doing: Doing = lambda _, __: None
+    programs: Sequence[Program],
+    target: Target,
+    options: Options,
+    doing: Doing = unheard,
+    chosen: Chosen = unheard,
 ) -> Iterator[Found | Failed]:
     """Search every program, in order: the first in this process, at once, and the others beside it in worker processes,
-    which start later. Interrupted, it gives what the search at hand has found so far, as the last. doing: told of the
-    search at hand, where it is in this process."""
+    which start later. Interrupted, it gives what the search at hand has found so far, as the last. doing, chosen: told
+    of the search at hand, where it is in this process."""
     if options.workers <= 1 or len(programs) <= 1:
         for p in programs:
-            yield search_or_fail(p, target, options, doing=doing)
+            yield search_or_fail(p, target, options, doing=doing, chosen=chosen)
         return
     first, *others = programs
     processes = min(options.workers, len(programs)) - 1
     each = replace(options, workers=options.workers // (processes + 1))
     with _Searchers(others, target, each, processes) as searchers:
-        yield search_or_fail(first, target, each, doing=doing)
+        yield search_or_fail(first, target, each, doing=doing, chosen=chosen)
         for i in range(len(others)):
             yield searchers.result(i)
 
@@ -42,11 +46,12 @@ def search_or_fail(
     target: Target,
     options: Options,
     interrupted: Callable[[], bool] = lambda: False,
-    doing: Doing = lambda _, __: None,
+    doing: Doing = unheard,
+    chosen: Chosen = unheard,
 ) -> Found | Failed:
     """`search_program`, where a failure of one program must not cost the others their results."""
     try:
-        return search_program(program, target, options, interrupted, doing)
+        return search_program(program, target, options, interrupted, doing, chosen)
     except Exception as error:  # named in the result: the other programs have theirs
         return Failed.of(error)
 

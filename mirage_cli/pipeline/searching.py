@@ -10,7 +10,7 @@ import gc
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 VERIFIED = 10
 """μGraphs that are verified, at most."""
-TUNING = 0.25
+TUNING = 0.4
 """The part of the budget that the search leaves to tuning, where there is any."""
 SELDOM = (20_000, 20, 50)
 """Thresholds of the garbage collector in a search."""
@@ -147,6 +147,12 @@ def merged(program: Program, lowered: Program) -> Program:
 
 Doing = Callable[[str, "float | None"], None]
 """Told what is being done, and the µs of the best plan so far where there is one."""
+Chosen = Callable[[Program, "Mapping[str, MuGraph]", str], None]
+"""Told a program, its μGraphs by id before they are verified, the cheapest first, and the id of the one as written."""
+
+
+def unheard(*_: object) -> None:
+    """Whoever need not be told anything."""
 
 
 @contextlib.contextmanager
@@ -168,7 +174,8 @@ def search_program(
     target: Target,
     options: Options,
     interrupted: Callable[[], bool] = lambda: False,
-    doing: Doing = lambda _, __: None,
+    doing: Doing = unheard,
+    chosen: Chosen = unheard,
 ) -> Found:
     """The verified plans of a program. Runs without torch; the same seed gives the same result in any process.
 
@@ -182,7 +189,9 @@ def search_program(
     result = search_forms(lower(merged(program, lowered)), target, options, clock, doing)
     if result.stopped == "interrupted":
         clock.interrupt()
-    found = verified(lowered, result, options, clock, doing)
+    some = to_verify(result)
+    chosen(program, {c.id: c.graph for c in some}, result.as_written.id)
+    found = verified(lowered, some, options, clock, doing)
     late = sum(v.net == "time" for _, v in found)
     return Found(
         plans=tuple(Plan(c.id, c.graph, c.schedule, c.predicted_us, v) for c, v in found if v.ok),
@@ -242,19 +251,24 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
 
 
 def verified(
-    lowered: Program, result: SearchResult, options: Options, clock: Clock, doing: Doing
+    lowered: Program, chosen: Sequence[ScheduledGraph], options: Options, clock: Clock, doing: Doing
 ) -> list[tuple[ScheduledGraph, Verdict]]:
-    """The verdicts on candidates of distinct structure, the cheapest first. Each is compared with the program as it was
-    written."""
-    written = result.as_written
-    others = [c for c in distinct(result.candidates, written) if c.id != written.id]
-    chosen = [*others[:1], written, *others[1:]]  # the first two are verified even behind the budget
+    """The verdicts on these, the cheapest first. Each is compared with the program as it was written."""
+    best_us = min(c.predicted_us for c in chosen)
     found: list[tuple[ScheduledGraph, Verdict]] = []
     with Verifier(lowered, [c.graph for c in chosen], options.seed, options.workers, clock) as verifier:
         for i, candidate in enumerate(chosen):
-            doing(f"verifying {i + 1} of {len(chosen)} plans", result.candidates[0].predicted_us)
+            doing(f"verifying {i + 1} of {len(chosen)} plans", best_us)
             found.append((candidate, verifier.verdict(i)))
     return sorted(found, key=lambda x: (x[0].predicted_us, x[0].id))
+
+
+def to_verify(result: SearchResult) -> list[ScheduledGraph]:
+    """Candidates of distinct structure: the cheapest, the program as written, the others from the cheapest on. The
+    first two are verified even behind the budget."""
+    written = result.as_written
+    others = [c for c in distinct(result.candidates, written) if c.id != written.id]
+    return [*others[:1], written, *others[1:]]
 
 
 def beside(one: SearchResult, other: SearchResult) -> SearchResult:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from mirage_cli.codegen.blocks import EmitError
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
@@ -27,7 +28,7 @@ from mirage_cli.tune.trials import key_of as key_of_trial
 from mirage_cli.verify.facts import longest_sum
 
 AHEAD = 8
-"""First kernels of a program that are compiled while another is tuned."""
+"""First kernels of a program that are compiled before its tuning begins."""
 
 
 def tuned_result(session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float) -> Result:
@@ -79,10 +80,10 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     return result
 
 
-def compile_ahead(session: Session, program: Program, found: Found) -> None:
-    """Has the first kernels compiled that tuning is going to ask for, while another program is tuned."""
-    means, graphs = session.means(), {p.id: p.graph for p in found.plans}
-    some = Proposals(graphs, session.target, Trials(), session.options.seed).first(found.as_written, [])
+def first_kernels(session: Session, program: Program, graphs: Mapping[str, MuGraph], as_written: str) -> None:
+    """Gives the first kernels to the compilers that tuning is going to ask for."""
+    means = session.means()
+    some = Proposals(graphs, session.target, Trials(), session.options.seed).first(as_written, [])
     sources: dict[str, str] = {}
     for id, schedule in some[:AHEAD]:
         with suppress(EmitError):

@@ -120,8 +120,11 @@ class CompileFarm:
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
     ) -> None:
-        """Has these compiled after those given before. Each share of one may take its `timeout_s`."""
-        candidates = [replace(c, shares=min(c.shares, self.workers)) for c in candidates]
+        """Has these compiled after those given before. Each share of one may take its `timeout_s`. What a process is at
+        work on ahead of need is not begun again."""
+        candidates = [
+            replace(c, shares=min(c.shares, self.workers)) for c in candidates if not self._adopt(c, inputs, outputs)
+        ]
         self._waiting += [CompileRequest(c, inputs, outputs, i) for c in candidates for i in range(c.shares)]
         self.start(len(self._waiting) + sum(b.job is not None for b in self._children))
         self._hand_out()
@@ -135,6 +138,15 @@ class CompileFarm:
         self._ahead = deque(CompileRequest(replace(c, shares=1), inputs, outputs) for c in candidates)
         self.start()
         self._hand_out()
+
+    def _adopt(self, candidate: Candidate, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
+        """Whether a process has the whole candidate at hand, for which nobody has waited until now."""
+        whole = CompileRequest(replace(candidate, shares=1), inputs, outputs)
+        for b in self._children:
+            if not b.wanted and b.job == whole:
+                b.wanted = True
+                return True
+        return False
 
     @property
     def pending(self) -> int:

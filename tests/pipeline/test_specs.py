@@ -90,6 +90,20 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     assert replace(beside, seconds=0.0) == replace(alone, seconds=0.0)
 
 
+def test_what_will_be_verified_is_told_before_it_is() -> None:
+    """So that compilers can begin: every plan is among it, and the program as written."""
+    program, told = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2}), list[object]()
+
+    def doing(what: str, _: object) -> None:
+        if what.startswith("verifying"):
+            told.append(what)
+
+    found = search_program(program, H200, Options(), doing=doing, chosen=lambda *some: told.append(some))
+    asked, graphs, written = told[0]  # type: ignore[misc]
+    assert asked == program and written == found.as_written and {p.id: p.graph for p in found.plans} == graphs
+    assert len(told) == 1 + len(graphs)
+
+
 def test_the_collector_looks_seldom_in_a_search_and_as_before_behind_it() -> None:
     program, before, seen = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2}), gc.get_threshold(), set()
     try:

@@ -857,6 +857,18 @@ def test_what_is_compiled_ahead_keeps_nobody_waiting(triton_cache: Path) -> None
         assert {*done} == {"c", "d"}
 
 
+def test_what_is_at_hand_ahead_is_not_begun_again(triton_cache: Path) -> None:
+    """Somebody waits for it from then on, whole as it is; for the same of other tensors another process works."""
+    with CompileFarm(90, workers=2) as farm:
+        farm.give_ahead([scaling("a", 256)], (X,), (Y,))
+        farm.give([replace(scaling("a", 256), shares=2)], (X,), (Y,))
+        assert farm.pending == 1 and sum(b.job is not None for b in farm._children) == 1
+        assert [key for key, _ in farm.take()] == ["a"] and not farm.pending
+        farm.give_ahead([scaling("b", 512)], (X,), (Y,))
+        farm.give([scaling("b", 512)], (replace(X, shape=(64,)),), (Y,))
+        assert [b.wanted for b in farm._children if b.job] == [False, True]
+
+
 CALLED = """
 TWO = tl.constexpr(2)
 
