@@ -22,7 +22,7 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
-from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
+from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
 from mirage_cli.tune.space import first_schedules, manner, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
@@ -77,36 +77,22 @@ class Finals:
         self.eager = baseline("eager", self.task.problem)
 
     def decide(self) -> Tuned:
-        """The best, or the incumbent.
-
-        Where none that is right beats eager, those that overflow in the same places as eager take part too.
-        """
-        finalists: list[Verdict] = []
-        eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
+        """The best, or the incumbent. Where all that are right on the data that all see are wrong on data drawn anew,
+        the next are judged, even when time is up."""
         incumbent = self.emitted_incumbent()
         with self.explored.phase("finals"):
             contenders = self.contenders()
-        with self.explored.phase("judging"):
-            judged = self.judge_fastest(contenders)
-            if not any(v.right for _, v in judged):
-                seen = {t.key for t, _ in judged}
-                judged += [(t, self.judge.verdict(t)) for t in self.as_written() if t.key not in seen]
-            incumbent = self.join(incumbent, judged)
-        right = [(t, v) for t, v in judged if v.right]
-        excused = [(t, v) for t, v in judged if v.ok and not v.right]
-        some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or (incumbent and x[0].key == incumbent.key)]
-        rejected = {t.key: (t, v) for t, v in judged if not v.right}
-        for some in (right, [*right[:1], *some_excused[:1], *right[1:], *some_excused[1:]]):
-            with self.explored.phase("finals"):
-                finalists, eager = self.final_timing(some)
+        rejected: dict[str, Verdict] = {}
+        while True:
             with self.explored.phase("judging"):
-                finalists, refused = self.right_anew(finalists, some is not right)
-            rejected |= {t.key: (t, v) for t, v in refused}
-            if finalists and (
-                isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.deadline.lost
-            ):
-                break
-            if not any(v.ok for _, v in rejected.values()):
+                judged = self.judge_fastest(contenders)
+                if not any(v.right for _, v in judged):
+                    seen = {t.key for t, _ in judged}
+                    judged += [(t, self.judge.verdict(t)) for t in self.as_written() if t.key not in seen]
+                incumbent = self.join(incumbent, judged)
+            finalists, refused, eager = self.right_and_timed(judged)
+            rejected |= {t.key: (t, v) for t, v in (*judged, *refused) if not v.right}
+            if finalists or all(v.ok for _, v in refused) or self.deadline.lost:
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
@@ -116,6 +102,29 @@ class Finals:
         result.found = next((t for t in timed if t.key in self.trials), None)
         result.incumbent = incumbent and self.outcome(incumbent, timed, lost)
         return result
+
+    def right_and_timed(self, judged: Sequence[Verdict]) -> tuple[list[Verdict], list[Verdict], Timing | Failure]:
+        """The finalists, timed with care, from the first on that is right on data drawn anew too; those that are not;
+        and eager PyTorch's timing. Where none that is right beats eager, those that overflow in the same places as
+        eager take part too."""
+        own = self.incumbent and key_of(self.incumbent.mugraph, self.incumbent.schedule)
+        right = [(t, v) for t, v in judged if v.right]
+        excused = [(t, v) for t, v in judged if v.ok and not v.right]
+        some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or x[0].key == own]
+        refused: list[Verdict] = []
+        for some in (right, [*right[:1], *some_excused[:1], *right[1:], *some_excused[1:]]):
+            with self.explored.phase("finals"):
+                finalists, eager = self.final_timing(some)
+            with self.explored.phase("judging"):
+                finalists, wrong = self.right_anew(finalists, some is not right)
+            refused += wrong
+            if finalists and (
+                isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.deadline.lost
+            ):
+                break
+            if not any(v.ok for _, v in (*excused, *refused)):
+                break
+        return finalists, refused, eager
 
     def near(self, tuned: Tuned) -> list[Trial]:
         """Others that are right, which are expected to be faster than the best at dynamic sizes near the tuned ones."""

@@ -49,10 +49,12 @@ class Judge:
         return excused
 
     def anew(self, trial: Trial) -> Judged:
-        """On data drawn anew, and at other dynamic sizes."""
+        """On data drawn anew, and at other dynamic sizes. What is wrong there is so from then on."""
         verdict = self.verdict(trial, anew=True)
         if verdict.ok:
             verdict = self.elsewhere(trial) or verdict
+        if not verdict.ok:
+            self.verdicts[trial.source, False] = verdict
         self.waits = self.waits and not verdict.ok
         return verdict
 

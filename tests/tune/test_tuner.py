@@ -1080,6 +1080,17 @@ def test_the_winner_is_right_on_data_by_which_it_was_not_chosen() -> None:
     assert not tuned.finalists
 
 
+def test_others_are_judged_where_every_finalist_was_lucky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when time is up, and one alone was judged: a late answer is better than none."""
+    now = own_clock(monkeypatch)
+    seconds = lambda s: lambda *_: now.__setitem__(0, now[0] + s)  # noqa: E731
+    graphs, both = ("g", "h"), lambda g, s: bowl("g", s) + (g == "h")
+    for clock in (lambda *_: None, seconds(20.0)):
+        tuned, _ = tune(both, graphs=graphs, lucky=lambda s: s.startswith("g"), budget_s=40.0, clock=clock)
+        assert tuned.best is not None and tuned.best.mugraph == "h"
+        assert {t.mugraph for t, _ in tuned.rejected} == {"g"}
+
+
 # -- what an earlier run has found
 
 STORED = Incumbent(
