@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, Lookup, index, nested, outside_tables, with_numbers
+from mirage_cli.ir.access import Index, Lookup, nested, of_nothing, outside_tables
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
@@ -435,7 +435,7 @@ class ExpressionReader:
 
     def names_some(self, e: ast.AST, d: str, i: Index, a: Lookup) -> str:
         """A mask that holds where an entry of a table is not -1, by which the index would be outside."""
-        if with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(self.scope.sizes)[1] >= 0:
+        if of_nothing(i, a).bounds(self.scope.sizes)[1] >= 0:
             raise self.scope.fail(e, f"where {a.table} holds -1, this reads {d} all the same")
         dims = self.scope.builder.known[a.table].dims
         read = [(x, j) for x, j in zip(dims, a.access, strict=True) if j.axis != x]
