@@ -398,12 +398,7 @@ class Program:
         """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""
         wanted = set(names)
         outputs = tuple(t for t in self.outputs if t.name in wanted)
-        eqns: list[Eqn] = []
-        for e in reversed(self.eqns):
-            if e.out in wanted:
-                eqns.append(e)
-                wanted |= set(e.values)
-        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs, parts=())
+        return replace(self, eqns=tuple(live_eqns(self.eqns, wanted)), outputs=outputs, parts=())
 
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""

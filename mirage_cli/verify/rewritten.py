@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from mirage_cli.ir.access import Access, access_text
-from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.access_text import parse_index, substitution_text
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
 
@@ -39,6 +39,6 @@ def _eqns(eqns: Iterable[Eqn], put: Rewrite) -> Iterator[Eqn]:
             yield replace(e, axes=(access_text(put((parse_index(e.axes[0]),))),))
         elif e.op == "rename":
             access = put(tuple(e.names.values()))
-            yield replace(e, axes=tuple(x for d, i in zip(e.names, access, strict=True) for x in (d, str(i))))
+            yield replace(e, axes=substitution_text(dict(zip(e.names, access, strict=True))))
         else:
             yield e
