@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Index, index
-from mirage_cli.ir.access_text import parse_index, substitution_text
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, tables_of
 from mirage_cli.ir.rewriter import Rewriter
@@ -112,7 +112,7 @@ class _Parts(Rewriter):
         for e in self.program.eqns:
             if e.op == "size" and e.axes[0] not in self.fixed:
                 found[e.out] = np.full(n, self.dims[e.axes[0]])
-            elif e.op == "index" and (i := parse_index(e.axes[0])).dims == (axis,) and not i.lookups:
+            elif (i := e.place) and i.dims == (axis,) and not i.lookups:
                 found[e.out] = i.positions((axis,), {axis: (0, n)})
             elif OPS[e.op].kind == "elementwise" and e.values and found.keys() >= {*e.values}:
                 args = [found[a] if isinstance(a, str) else float(a) for a in e.args]
@@ -180,8 +180,8 @@ class _Part:
                 return self.read(source, e.names, self.parts.known[source])
             case "elementwise":
                 return self.elementwise(e)
-            case "leaf" if e.op == "index":
-                return self.parts.add(self.eqns, "index", (), (str(self.moved(parse_index(e.axes[0]))),))
+            case "leaf" if e.place:
+                return self.parts.add(self.eqns, "index", (), (str(self.moved(e.place)),))
             case _:
                 raise _MixedError
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from mirage_cli.ir.access import Access, Atom, Index, Remainder, atom_index, combined, index, remainder
-from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.verify.rewritten import mugraph_with, program_with
@@ -44,7 +43,7 @@ def without_rings(
     those that do not go round just that axis. same: a name for all axes that are to have one size."""
     least: dict[str, int] = {}
     others: list[tuple[str, Index]] = []
-    positions = (parse_index(e.axes[0]) for e in eqns if e.op == "index")
+    positions = (e.place for e in eqns if e.place)
     for d, i in (*read, *((None, i) for i in positions)):
         found = ring(i, sizes)
         if found is not None:
