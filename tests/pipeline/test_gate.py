@@ -94,7 +94,7 @@ def test_an_earlier_run_in_another_context_is_refused(tmp_path: Path) -> None:
     assert read_rows(before, "h200", "chain") == [old, row(None)]
 
 
-SIZELESS = '[{"spec": "s", "dims": {"m": [1]}, "dtype": "float16", "contestants": {"mirage": null}}]'
+SIZELESS = '[{"spec": "s", "gpu": "h200", "dims": {"m": [1]}, "dtype": "float16", "contestants": {"mirage": null}}]'
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]', SIZELESS])
