@@ -10,6 +10,7 @@ from mirage_cli.algebra.graph import Decomposition, Node, Step
 from mirage_cli.algebra.steps import constant
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Eqn, Program, Tensor, product_type, tables_of
 
@@ -73,7 +74,7 @@ def _moved_nodes(d: Decomposition, safe: Mapping[str, Form]) -> Iterator[tuple[F
             continue
         seen.add((value, form))
         if OPS[e.op].kind in ("reduction", "contraction"):
-            axes = tuple(text for a, i in names.items() if a in safe[value].dims for text in (a, str(i)))
+            axes = substitution_text({a: i for a, i in names.items() if a in safe[value].dims})
             if axes and form.number is None:
                 yield form, Node((Step("rename", (safe[value],), axes),), "program"), False
             continue
@@ -121,8 +122,8 @@ def _with_joined_reads(program: Program) -> Iterator[Eqn]:
             if (first := reads.get(str(e.args[0]))) is not None:
                 x = str(first.args[0])
                 names = _read_twice(dims[x], first.names, e.names)
-                axes = tuple(text for a, i in names.items() for text in (a, str(i)))
-                reads[e.out] = replace(e, args=(x, *tables_of(names.values())), axes=axes)
+                args = (x, *tables_of(names.values()))
+                reads[e.out] = replace(e, args=args, axes=substitution_text(names))
                 yield reads[e.out]
         yield e
 

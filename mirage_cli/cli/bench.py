@@ -117,6 +117,7 @@ def bench(
     from mirage_cli.pipeline.benchmark import AGAINST
     from mirage_cli.pipeline.searching import Options
     from mirage_cli.pipeline.session import Session
+    from mirage_cli.store.records import identity
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -149,7 +150,7 @@ def bench(
                     benchpage.write(markdown, rows, command_line())
     timed.show()
     named = {p.name for p, _ in programs + others} if specs else set[str]()
-    elsewhere = {gate.identity(p.name, p.sizes, p.dtype) for p, _ in others}
+    elsewhere = {identity(p.name, p.sizes, p.dtype) for p, _ in others}
     earlier = None if before is None else gate.asked_for(before, named, overrides(dim), dtype, elsewhere)
     compared = gate.compare(earlier, timed.rows, threshold)
     tell(compared, summary, junit)

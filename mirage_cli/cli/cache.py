@@ -144,16 +144,16 @@ def row_of(e: Entry) -> dict[str, object]:
 def print_entries(entries: Iterable[Entry]) -> None:
     from mirage_cli.cli.layout import Column, Sheet, figures
     from mirage_cli.cli.tables import figure
+    from mirage_cli.ir.program import dims_text
 
     texts = ("spec", "id", "dims", "dtype", "GPU")
     table = Sheet(
         "", (*map(Column, texts), *figures("μGraphs", "timings"), Column("best"), *figures("µs"), Column("at"))
     )
     for e in entries:
-        dims = " ".join(f"{d}={n}" for d, n in e.key.dims)
         best, us = (e.best.mugraph, figure(e.best.time_us)) if e.best else ("-", "-")
         counts = e.mugraphs, e.measurements
-        table.add(e.spec or "-", e.key.id, dims, e.key.dtype, e.key.gpu, *counts, best, us, e.at[:10])
+        table.add(e.spec or "-", e.key.id, dims_text(e.key.dims), e.key.dtype, e.key.gpu, *counts, best, us, e.at[:10])
     out.print(table)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from mirage_cli.cli.layout import Column, Sheet, figures, named
+from mirage_cli.ir.program import dims_text
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.store.results import About, Finalist, Kernel, Lost, Result, Tuning
 
@@ -22,7 +23,7 @@ def figure(x: float | None) -> str:
 
 
 def sizes_text(dims: Mapping[str, int]) -> str:
-    return " ".join(f"{d}={n}" for d, n in dims.items())
+    return dims_text(dims.items())
 
 
 def telling_sizes(dims: Mapping[str, int], others: Iterable[Mapping[str, int]]) -> str:

@@ -238,4 +238,6 @@ def judge_files(program: Program, folder: Path, seed: int, gpu: Target | None) -
 
 
 def name_of(program: Program) -> str:
-    return f"{program.name} {program.dtype} {' '.join(f'{d}={n}' for d, n in program.dims)}"
+    from mirage_cli.ir.program import title
+
+    return title(program.name, program.dtype, program.dims)

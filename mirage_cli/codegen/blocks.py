@@ -149,7 +149,7 @@ class ScheduledKernel:
         """
         types = {self.graph.dtype, *(t.dtype for t in (*self.graph.inputs, *self.graph.outputs))}
         decided = any(t.dtype not in HALVES for t in self.graph.outputs)
-        return "float32" in types or decided or any(_jumps(e) for k in self.graph.kernels for e in k.body)
+        return "float32" in types or decided or any(map(_jumps, self.graph.eqns))
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:

@@ -69,9 +69,14 @@ class Index:
     def _key(self) -> tuple[list[tuple[str, int]], int]:
         return [(str(a), c) for a, c in self.terms], self.offset
 
+    def with_atoms(self, put: Callable[[Atom], Index | None]) -> Index:
+        """The index with other indices in the place of atoms. put: what takes the place of an atom; None where the atom
+        stays, with others in the place of those that it is made of."""
+        return combined(self.offset, ((put(a) or _with_atoms(a, put), c) for a, c in self.terms))
+
     def within(self, names: Mapping[str, Index]) -> Index:
         """The index with other indices in the place of axes."""
-        return combined(self.offset, ((_within(a, names), c) for a, c in self.terms))
+        return self.with_atoms(lambda a: names.get(a) if isinstance(a, str) else None)
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """The least and the largest position, or what is beyond."""
@@ -214,16 +219,16 @@ def in_a_row(access: Access, along: Collection[str]) -> int:
     return max((of(a) for i in access for a, _ in i.terms), default=0)
 
 
-def _within(a: Atom, names: Mapping[str, Index]) -> Index:
+def _with_atoms(a: Atom, put: Callable[[Atom], Index | None]) -> Index:
     match a:
         case str():
-            return names.get(a) or plain((a,))[0]
+            return plain((a,))[0]
         case Quotient():
-            return quotient(a.of.within(names), a.by)
+            return quotient(a.of.with_atoms(put), a.by)
         case Remainder():
-            return remainder(a.of.within(names), a.by)
+            return remainder(a.of.with_atoms(put), a.by)
         case Lookup():
-            return atom_index(Lookup(a.table, tuple(i.within(names) for i in a.access), a.below, a.padded))
+            return atom_index(replace(a, access=tuple(i.with_atoms(put) for i in a.access)))
 
 
 def _operand(i: Index) -> str:
@@ -360,26 +365,14 @@ def divided(access: Iterable[Index]) -> Iterator[tuple[Lookup, int]]:
             yield from divided((a.of,))
 
 
-def with_numbers(i: Index, number: Callable[[Lookup], Index | None]) -> Index:
-    """The index with other indices in the place of some of what it looks up."""
-
-    def put(a: Atom) -> Index:
-        match a:
-            case Lookup():
-                return number(a) or atom_index(a)
-            case Quotient():
-                return quotient(with_numbers(a.of, number), a.by)
-            case Remainder():
-                return remainder(with_numbers(a.of, number), a.by)
-            case _:
-                return atom_index(a)
-
-    return combined(i.offset, ((put(a), c) for a, c in i.terms)) if i.lookups else i
-
-
 def of_positions(i: Index) -> Index:
     """The index where no table holds -1."""
-    return with_numbers(i, lambda a: atom_index(replace(a, padded=False)))
+    return i.with_atoms(lambda a: atom_index(replace(a, padded=False)) if isinstance(a, Lookup) else None)
+
+
+def of_nothing(i: Index, a: Lookup) -> Index:
+    """The index where this table holds -1."""
+    return i.with_atoms(lambda b: index({}, -1) if b == a else None)
 
 
 def may_name_nothing(access: Iterable[Index]) -> tuple[Index, ...]:

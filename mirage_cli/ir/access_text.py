@@ -120,3 +120,8 @@ class _Parser:
 def substitution(axes: tuple[str, ...]) -> Mapping[str, Index]:
     """What an equation `rename` puts in the place of axes: its `axes`, which hold old names and new indices in turn."""
     return {old: parse_index(new) for old, new in zip(axes[::2], axes[1::2], strict=True)}
+
+
+def substitution_text(names: Mapping[str, Index]) -> tuple[str, ...]:
+    """The inverse of `substitution`."""
+    return tuple(text for old, new in names.items() for text in (old, str(new)))

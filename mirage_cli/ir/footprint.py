@@ -22,10 +22,9 @@ from mirage_cli.ir.access import (
     combined,
     dims_of,
     dims_of_atom,
-    index,
     lookups_of,
+    of_nothing,
     of_positions,
-    with_numbers,
 )
 
 READ = 2
@@ -180,7 +179,7 @@ def _naming(accesses: Sequence[Access], sizes: Mapping[str, int], distinct: Dist
 
 def _outside(a: Lookup, access: Access, sizes: Mapping[str, int]) -> bool:
     """Whether an access is outside of its tensor where a table holds -1."""
-    return any(with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(sizes)[1] < 0 for i in access)
+    return any(of_nothing(i, a).bounds(sizes)[1] < 0 for i in access)
 
 
 def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Index, index
-from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, tables_of
+from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, tables_of
 from mirage_cli.ir.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT
 
@@ -37,12 +37,7 @@ Constants = Mapping[str, NDArray[np.generic]]
 
 def by_parts(program: Program) -> Program | None:
     """A lowered program with a reduction for each part of a concatenated axis; None where no axis is one."""
-    found = _Parts(program)
-    eqns = tuple(made for e in program.eqns for made in found.of(e))
-    if len(found.dims) == len(program.dims) and eqns == program.eqns:
-        return None
-    made = found.program_of(eqns)
-    return replace(made, internals=(program.internals | found.sums) & {e.out for e in made.eqns})
+    return _Parts(program).rewritten()
 
 
 def in_parts(program: Program) -> Program:
@@ -55,20 +50,13 @@ class _MixedError(Exception):
 
 
 class _Parts(Rewriter):
-    """The rewriter. sums: reductions over parts, and parts of internal values: no type of the program rounds them."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.sums = frozenset[str]()
+    """sums: reductions over parts, and parts of internal values."""
 
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
-        """The equation, or the equations by parts in its place."""
         taken = self.summed if OPS[e.op].joins else self.within
         axes = e.axes if OPS[e.op].joins else e.names
         some = (taken(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
-        made = next(filter(None, some), (e,))
-        self.known |= {x.out: x for x in made}
-        return made
+        return next(filter(None, some), (e,))
 
     def within(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
         """For a read of positions within one part of an axis, the equations that compute that part; else nothing."""
@@ -115,7 +103,7 @@ class _Parts(Rewriter):
         for x in products[1:-1]:
             sums.append(total := self.add(eqns, row.joins, (total, x), ()))
         self.sums |= {*products, *sums}
-        return *eqns, equation(e.out, row.joins, (total, products[-1]), (), self.known, self.dims)
+        return *eqns, self.define(e.out, row.joins, (total, products[-1]), ())
 
     def constants(self, axis: str) -> Constants:
         """The values that depend on the position along this axis alone."""
@@ -124,7 +112,7 @@ class _Parts(Rewriter):
         for e in self.program.eqns:
             if e.op == "size" and e.axes[0] not in self.fixed:
                 found[e.out] = np.full(n, self.dims[e.axes[0]])
-            elif e.op == "index" and (i := parse_index(e.axes[0])).dims == (axis,) and not i.lookups:
+            elif (i := e.place) and i.dims == (axis,) and not i.lookups:
                 found[e.out] = i.positions((axis,), {axis: (0, n)})
             elif OPS[e.op].kind == "elementwise" and e.values and found.keys() >= {*e.values}:
                 args = [found[a] if isinstance(a, str) else float(a) for a in e.args]
@@ -192,8 +180,8 @@ class _Part:
                 return self.read(source, e.names, self.parts.known[source])
             case "elementwise":
                 return self.elementwise(e)
-            case "leaf" if e.op == "index":
-                return self.parts.add(self.eqns, "index", (), (str(self.moved(parse_index(e.axes[0]))),))
+            case "leaf" if e.place:
+                return self.parts.add(self.eqns, "index", (), (str(self.moved(e.place)),))
             case _:
                 raise _MixedError
 
@@ -213,8 +201,7 @@ class _Part:
         if all(d == i.axis for d, i in moved.items()):
             return source
         wanted = {d: i for d, i in moved.items() if d != i.axis}
-        axes = tuple(text for d, i in wanted.items() for text in (d, str(i)))
-        return self.parts.add(self.eqns, "rename", (source, *tables_of(wanted.values())), axes)
+        return self.parts.add(self.eqns, "rename", (source, *tables_of(wanted.values())), substitution_text(wanted))
 
     def moved(self, i: Index) -> Index:
         return i.within({self.axis: self.place})

@@ -30,6 +30,7 @@ from mirage_cli.ir.program import (
     Tensor,
     cast_of,
     distinct_tables,
+    in_float32,
     resized_dims,
     tables_of,
 )
@@ -226,6 +227,11 @@ class MuGraph:
         """The inputs that kernels store into."""
         return frozenset(t.name for t in self.inputs) & {s.buffer for k in self.kernels for s in k.stores}
 
+    @property
+    def eqns(self) -> tuple[Eqn, ...]:
+        """Those of all kernels."""
+        return tuple(e for k in self.kernels for e in k.body)
+
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis of a tensor that is read or written, with the index it is read or written by."""
         tensors = self.tensors()
@@ -272,11 +278,7 @@ def exact_values(
     read = set(inputs)
     found: list[frozenset[str]] = []
     for k in kernels:
-        values = {x.out for x in k.loads if x.buffer in read}
-        for e in k.body:
-            cast = cast_of(e)
-            if cast == "float32" or (not cast and values & set(e.values)):
-                values.add(e.out)
+        values = in_float32(k.body, (x.out for x in k.loads if x.buffer in read))
         read |= {s.buffer for s in k.stores if s.value in values} & set(buffers)
         found.append(frozenset(values))
     return found

@@ -16,7 +16,6 @@ from fractions import Fraction
 import numpy as np
 
 from mirage_cli.ir.access import Index, combined, dims_of, index, quotient, remainder, steady
-from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
@@ -184,8 +183,8 @@ class _Phase:
 
     def position(self, e: Eqn, args: tuple[Arg, ...]) -> Index | None:
         """What an equation makes of positions, where that is an index again."""
-        if e.op == "index":
-            return parse_index(e.axes[0]).within(self.names)
+        if e.place:
+            return e.place.within(self.names)
         if len(args) != 2:
             return None
         x, y = (self.index_of(a) for a in args)

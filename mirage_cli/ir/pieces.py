@@ -9,8 +9,7 @@ first piece by an axis of its own, values of as many, that axis stands for the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from mirage_cli.ir.access import index
 from mirage_cli.ir.ops import OPS
@@ -26,9 +25,7 @@ HELD = 1024
 
 def in_pieces(program: Program) -> Program | None:
     """A lowered program with products of what it reads summed in pieces; None where none is."""
-    found = _Pieces(program)
-    eqns = tuple(found.eqns())
-    return replace(program, dims=tuple(found.dims.items()), eqns=eqns) if found.dims.keys() - program.sizes else None
+    return _Pieces(program).rewritten()
 
 
 def pieces_of(size: int) -> tuple[int, int] | None:
@@ -59,11 +56,9 @@ class _Pieces(Rewriter):
         self.whole = {d: p for d, n in program.dims if d not in fixed and (p := pieces_of(n))}
         self.again = _summed_again(program)
 
-    def eqns(self) -> Iterator[Eqn]:
-        for e in self.program.eqns:
-            axis = self.axis_of(e)
-            yield from (e,) if axis is None else self.summed(e, axis)
-            self.known[e.out] = e
+    def of(self, e: Eqn) -> Iterable[Eqn]:
+        axis = self.axis_of(e)
+        return (e,) if axis is None else self.summed(e, axis)
 
     def axis_of(self, e: Eqn) -> str | None:
         """The axis of a product that is summed in pieces."""
@@ -85,7 +80,7 @@ class _Pieces(Rewriter):
             for value in e.values:
                 if (value, piece) not in self.made:
                     self.made[value, piece] = name = self.name(f"{value}_{piece}")
-                    yield self.define(name, "rename", (value,), (axis, str(at)))
+                    yield self.read(name, value, {axis: at})
                 args.append(self.made[value, piece])
             sums.append(self.name(f"{e.out}_{piece}"))
             yield self.define(sums[-1], e.op, tuple(args), tuple(piece if a == axis else a for a in e.axes))

@@ -293,10 +293,15 @@ def dynamic_lines(dynamic: Iterable[Range]) -> list[str]:
     return [f"dynamic {ranges}"] if ranges else []
 
 
-def dims_text(dims: tuple[tuple[str, int], ...], merged: Merged) -> str:
+def dims_text(dims: Iterable[tuple[str, int]], merged: Merged = ()) -> str:
     """`m=16 h=8 d=64 hd=h*d`: every axis with its size, or with the parts that are merged in it."""
     parts = dict(merged)
     return " ".join(f"{d}={'*'.join(parts[d]) if d in parts else n}" for d, n in dims)
+
+
+def title(name: str, dtype: str, dims: Iterable[tuple[str, int]]) -> str:
+    """What a program at these sizes is called."""
+    return f"{name} {dtype} {dims_text(dims)}"
 
 
 @hashed_once
@@ -398,12 +403,19 @@ class Program:
         """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""
         wanted = set(names)
         outputs = tuple(t for t in self.outputs if t.name in wanted)
-        eqns: list[Eqn] = []
-        for e in reversed(self.eqns):
-            if e.out in wanted:
-                eqns.append(e)
-                wanted |= set(e.values)
-        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs, parts=())
+        return replace(self, eqns=tuple(live_eqns(self.eqns, wanted)), outputs=outputs, parts=())
+
+    def around(self, read: Sequence[Tensor], made: Sequence[Tensor]) -> tuple[Program, Program]:
+        """The program in front of a call, which reads some values as tensors and makes others, and the one behind it.
+        The one behind has what the call makes as further inputs."""
+        results = {t.name for t in made}
+        front = tuple(live_eqns(self.eqns, (t.name for t in read)))
+        rest = (e for e in self.eqns if e.out not in results)
+        behind = tuple(live_eqns(rest, (t.name for t in self.outputs)))
+        return (
+            replace(self, eqns=front, outputs=tuple(read)),
+            replace(self, eqns=behind, inputs=(*self.inputs, *made)),
+        )
 
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""
@@ -420,12 +432,7 @@ class Program:
     def exact(self) -> frozenset[str]:
         """What float32 inputs reach in a program of a smaller type, and no cast has rounded: PyTorch computes that in
         float32."""
-        found = {t.name for t in self.inputs if t.dtype == "float32"}
-        for e in self.eqns:
-            cast = cast_of(e)
-            if cast == "float32" or (not cast and found & set(e.values)):
-                found.add(e.out)
-        return self.unrounded(found)
+        return self.unrounded(in_float32(self.eqns, (t.name for t in self.inputs if t.dtype == "float32")))
 
     def unrounded(self, values: Collection[str]) -> frozenset[str]:
         """Of these values those that something else reads than casts to one type of 16 bits."""
@@ -533,6 +540,16 @@ def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], 
 def cast_of(e: Eqn) -> str:
     """The type that an equation rounds to, if it is a cast."""
     return OPS[e.op].cast if e.op in OPS else ""
+
+
+def in_float32(eqns: Iterable[Eqn], values: Iterable[str]) -> set[str]:
+    """These values of float32, what equations make of them or cast to it, and of that what no cast rounds."""
+    found = {*values}
+    for e in eqns:
+        cast = cast_of(e)
+        if cast == "float32" or (not cast and found & set(e.values)):
+            found.add(e.out)
+    return found
 
 
 def promoted(types: Iterable[str], own: str) -> str:

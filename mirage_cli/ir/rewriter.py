@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
-from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation
+from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import substitution_text
+from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, live_eqns, tables_of
 
 
-class Rewriter:
+class Rewriter(ABC):
     """dims: of the program, and new ones. known: tensors and results so far. taken: all names. fixed: merged axes,
-    their parts, and dynamic axes."""
+    their parts, and dynamic axes. sums: parts of the program's sums: no type of the program rounds them."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -19,17 +22,43 @@ class Rewriter:
         self.known: dict[str, Tensor | Eqn] = {t.name: t for t in program.inputs}
         self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
         self.taken = {*program.sizes, *self.known, *(e.out for e in program.eqns)}
+        self.sums = frozenset[str]()
 
-    def program_of(self, eqns: tuple[Eqn, ...]) -> Program:
+    @abstractmethod
+    def of(self, e: Eqn) -> Iterable[Eqn]:
+        """The equation, or those that take its place."""
+
+    def rewritten(self) -> Program | None:
+        """The program with what takes the place of its equations; None where all stay."""
+        eqns: list[Eqn] = []
+        for e in self.program.eqns:
+            eqns += self.of(e)
+            self.known[e.out] = eqns[-1]
+        return None if tuple(eqns) == self.program.eqns else self.program_of(eqns)
+
+    def program_of(self, eqns: Iterable[Eqn]) -> Program:
         """The program of those of these equations that its outputs need."""
-        whole = replace(self.program, dims=tuple(self.dims.items()), eqns=eqns)
-        needed = {e.out for e in whole.only(t.name for t in self.program.outputs).eqns}
-        return replace(whole, eqns=tuple(e for e in eqns if e.out in needed))
+        needed = tuple(live_eqns(eqns, (t.name for t in self.program.outputs)))
+        internals = (self.program.internals | self.sums) & {e.out for e in needed}
+        return replace(self.program, dims=tuple(self.dims.items()), eqns=needed, internals=internals)
 
     def define(self, out: str, op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> Eqn:
         """The equation of a new value."""
         self.known[out] = made = equation(out, op, args, axes, self.known, self.dims)
         return made
+
+    def read(self, out: str, value: str, names: Mapping[str, Index]) -> Eqn:
+        """The equation of a value that is read with these indices in the place of axes."""
+        return self.define(out, "rename", (value, *tables_of(names.values())), substitution_text(names))
+
+    def conjuncts(self, mask: str) -> Iterator[str]:
+        """The masks that hold where this one does."""
+        e = self.known[mask]
+        if isinstance(e, Eqn) and e.op == "and":
+            for m in e.values:
+                yield from self.conjuncts(m)
+        else:
+            yield mask
 
     def axis(self, e: Eqn, wanted: str, size: int, among: Iterable[str]) -> str:
         """An axis of this size by which values of an equation are read: one of those that neither the values nor the

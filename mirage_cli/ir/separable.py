@@ -10,13 +10,14 @@ sums is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from math import prod
 
 from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
 
@@ -28,12 +29,7 @@ LEAST = 16
 
 def separable(program: Program) -> Program | None:
     """A lowered program with its separable windows summed along one axis after the other; None where there is none."""
-    found = _Separable(program)
-    eqns = tuple(made for e in program.eqns for made in found.of(e))
-    if eqns == program.eqns:
-        return None
-    made = found.program_of(eqns)
-    return replace(made, internals=(program.internals | found.sums) & {e.out for e in made.eqns})
+    return _Separable(program).rewritten()
 
 
 class _InseparableError(Exception):
@@ -41,19 +37,10 @@ class _InseparableError(Exception):
 
 
 class _Separable(Rewriter):
-    """sums: those along some of the axes: no type of the program rounds them."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.sums = frozenset[str]()
-
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
-        """The equation, or those that take its place."""
-        made = (e,)
         if e.op == "sum" and e.type == "float":
-            made = next(filter(None, (self.apart(e, a) for a in e.axes)), made)
-        self.known |= {x.out: x for x in made}
-        return made
+            return next(filter(None, (self.apart(e, a) for a in e.axes)), (e,))
+        return (e,)
 
     def apart(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
         """The sum over all axes but this one, of what is read without it, and then the one over it; nothing where that
@@ -75,8 +62,7 @@ class _Separable(Rewriter):
             rest = self.define(self.name(f"{e.out}_rest"), e.op, (inner,), others)
             self.sums |= {inner := rest.out}
             eqns += self.of(rest)
-        axes = tuple(text for d, i in part.read.items() for text in (d, str(i)))
-        eqns.append(self.define(self.name(f"{e.out}_{axis}"), "rename", (inner,), axes))
+        eqns.append(self.read(self.name(f"{e.out}_{axis}"), inner, part.read))
         for op, args in reversed(part.around):
             args = tuple(eqns[-1].out if a == READ else a for a in args)
             eqns.append(self.define(self.name("part"), op, args, ()))
@@ -139,7 +125,7 @@ class _Without:
         self.kept |= beside
         if not others:
             return source
-        return self.add("rename", (source,), tuple(text for d, i in others.items() for text in (d, str(i))))
+        return self.add("rename", (source,), substitution_text(others))
 
     def multiplied(self, x: Eqn) -> str:
         """A product, of which factors along the axis alone stand outside."""
@@ -152,9 +138,9 @@ class _Without:
 
     def masked(self, mask: str, value: str) -> str:
         """What masks leave: those with the axis stand outside, the others stay."""
-        known, zero = self.of_all.known, Fraction(0)
-        along = [m for m in self.conjuncts(mask) if self.axis in known[m].dims]
-        others = [m for m in self.conjuncts(mask) if self.axis not in known[m].dims]
+        known, zero, masks = self.of_all.known, Fraction(0), [*self.of_all.conjuncts(mask)]
+        along = [m for m in masks if self.axis in known[m].dims]
+        others = [m for m in masks if self.axis not in known[m].dims]
         if self.others & {d for m in along for d in known[m].dims}:
             raise _InseparableError
         if along:
@@ -165,14 +151,6 @@ class _Without:
 
     def both(self, mask: str, other: str) -> str:
         return self.add("and", (mask, other), ())
-
-    def conjuncts(self, mask: str) -> Iterator[str]:
-        e = self.of_all.known[mask]
-        if isinstance(e, Eqn) and e.op == "and":
-            for m in e.values:
-                yield from self.conjuncts(m)
-        else:
-            yield mask
 
     def add(self, op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
         self.eqns.append(self.of_all.define(self.of_all.name("part"), op, args, axes))

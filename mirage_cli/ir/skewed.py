@@ -8,7 +8,7 @@ with all rows is one; the relative positions of Transformer-XL and DeBERTa are c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from mirage_cli.ir.access import Index, index
@@ -22,22 +22,16 @@ MOST_WORK = 4
 
 def skewed(program: Program) -> Program | None:
     """A lowered program with its skewed products read after they are taken; None where there is none."""
-    found = _Skewed(program)
-    eqns = tuple(made for e in program.eqns for made in found.of(e))
-    return found.program_of(eqns) if len(eqns) > len(program.eqns) else None
+    return _Skewed(program).rewritten()
 
 
 class _Skewed(Rewriter):
-    def of(self, e: Eqn) -> tuple[Eqn, ...]:
-        """The equation, or those that take its place."""
-        made = (e,)
+    def of(self, e: Eqn) -> Iterable[Eqn]:
         if OPS[e.op].kind == "contraction" and len(e.values) == 2:
             for read, other in (e.values, e.values[::-1]):
                 if (at := self.moved(e, read, other)) is not None:
-                    made = tuple(self.read_afterwards(e, read, *at))
-                    break
-        self.known |= {x.out: x for x in made}
-        return made
+                    return self.read_afterwards(e, read, *at)
+        return (e,)
 
     def moved(self, e: Eqn, read: str, other: str) -> tuple[str, Index] | None:
         """The axis of `read`'s source that a skewed index reads, and that index; None where `read` is not skewed.
@@ -64,10 +58,8 @@ class _Skewed(Rewriter):
         names = {a: j for a, j in known.names.items() if a != d} | ({d: index({row: 1})} if row != d else {})
         (rows,) = known.values
         if names:
-            rows = self.name(f"{read}_{row}")
-            yield self.define(
-                rows, known.op, known.values, tuple(text for a, j in names.items() for text in (a, str(j)))
-            )
+            yield (skewless := self.read(self.name(f"{read}_{row}"), rows, names))
+            rows = skewless.out
         product = self.name(f"{e.out}_{row}")
         yield self.define(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
-        yield self.define(e.out, known.op, (product,), (row, str(i)))
+        yield self.read(e.out, product, {row: i})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import INTEGERS, WORD, Arg, Eqn, Tensor, below, number_type
@@ -30,7 +29,7 @@ def positions(values: Iterable[Tensor | Eqn], sizes: Mapping[str, int]) -> dict[
     found: dict[str, Bounds] = {}
     for x in values:
         if isinstance(x, Eqn) and x.type == "int":
-            found[x.out] = parse_index(x.axes[0]).bounds(sizes) if x.op == "index" else WORD
+            found[x.out] = x.place.bounds(sizes) if x.place else WORD
         elif isinstance(x, Tensor) and x.dtype in INTEGERS:
             most = below(x, sizes)
             found[x.name] = (-x.padded, most - 1) if most is not None else BYTE if x.dtype == "int8" else WORD

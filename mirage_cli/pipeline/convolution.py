@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.convolution import find_convolution
-from mirage_cli.ir.program import Program, Tensor, live_eqns
+from mirage_cli.ir.program import Program, Tensor
 
 
 def convolution_source(program: Program) -> str | None:
@@ -25,13 +24,9 @@ def convolution_source(program: Program) -> str | None:
     order = {a: d for d, a in found.plain.items()}  # axes of the value by those of the product
     batch, channels = tuple(order[a] for a in found.batch), tuple(order[a] for a in found.channels)
     own = inputs[found.value].dims if found.value in inputs else (*batch, *axes, *channels)
-    value = Tensor(found.value, own, program.dtype)
     result = (*found.batch, *(w.row for w in found.windows), *found.columns)
-    made = Tensor(found.out, result, program.dtype)
-    front = replace(program, eqns=tuple(live_eqns(program.eqns, [found.value])), outputs=(value,))
-    rest = [e for e in program.eqns if e.out != found.out]
-    wanted = [t.name for t in program.outputs]
-    back = replace(program, inputs=(*program.inputs, made), eqns=tuple(live_eqns(rest, wanted)))
+    value, made = Tensor(found.value, own, program.dtype), Tensor(found.out, result, program.dtype)
+    front, back = program.around([value], [made])
     weight = inputs[found.weight].dims
     taps = tuple(w.tap for w in found.windows)
     kernel_dims = (*found.columns, *taps, *found.channels)

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_cli.errors import EarlierBenchError
+from mirage_cli.ir.program import title
 from mirage_cli.pipeline.benchmark import Document
+from mirage_cli.store.records import Identity, identity
 from mirage_cli.target.files import read_bytes
 
 MAX_BYTES = 1 << 28
 """Of an earlier run's file: one row with its samples has some ten thousand."""
 THRESHOLD = 5.0
 """Percent."""
-
-Identity = tuple[str, str, str]
-"""Which program a row is of: its spec, sizes as JSON, and dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        return f"{self.spec} {self.dtype} {' '.join(f'{d}={n}' for d, n in self.dims.items())}"
+        return title(self.spec, self.dtype, self.dims.items())
 
 
 def read_rows(path: Path, gpu: str, context: str) -> list[Document]:
@@ -68,12 +67,10 @@ def _context(r: Document) -> str | None:
 def _is_row(r: object) -> bool:
     if not isinstance(r, dict) or not {"spec", "dims", "dtype", "contestants"} <= set(r):
         return False
+    if not isinstance(r["dims"], dict) or not all(isinstance(n, int) for n in r["dims"].values()):
+        return False
     c = r["contestants"].get("mirage") if isinstance(r["contestants"], dict) else {}
     return c is None or (isinstance(c, dict) and {"median_us", "spread_us"} <= set(c))
-
-
-def identity(spec: str, dims: Mapping[str, int], dtype: str) -> Identity:
-    return spec, json.dumps(dict(sorted(dims.items()))), dtype
 
 
 def _identity(r: Document) -> Identity:

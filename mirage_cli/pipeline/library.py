@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.ir.program import Eqn, Program, Tensor, live_eqns
+from mirage_cli.ir.program import Eqn, Program, Tensor
 from mirage_cli.pipeline.convolution import convolution_source
 from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources
 from mirage_cli.tune.bench import baseline
@@ -51,11 +51,7 @@ def packed_source(program: Program) -> str | None:
     rows = tuple(d for d in program.values()[x].dims if d not in axes)
     columns = [tuple(d for d in w.dims if d not in axes) for w in weights]
     products = [Tensor(e.out, (*rows, *c), program.dtype) for e, c in zip(group, columns, strict=True)]
-    left = Tensor(x, (*rows, *axes), program.dtype)
-    front = replace(program, eqns=tuple(live_eqns(program.eqns, [x])), outputs=(left,))
-    rest = [e for e in program.eqns if e.out not in {t.name for t in products}]
-    wanted = [t.name for t in program.outputs]
-    back = replace(program, inputs=(*program.inputs, *products), eqns=tuple(live_eqns(rest, wanted)))
+    front, back = program.around([Tensor(x, (*rows, *axes), program.dtype)], products)
     orders = [tuple(w.dims.index(d) for d in (*axes, *c)) for w, c in zip(weights, columns, strict=True)]
     inner, widths = prod(sizes[d] for d in axes), [prod(sizes[d] for d in c) for c in columns]
     shapes = [tuple(sizes[d] for d in t.dims) for t in products]

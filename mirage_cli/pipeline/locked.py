@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_cli.errors import DamagedResultError, LockError, LockFileError
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, title
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.store.records import Best, Key
+from mirage_cli.store.records import Best, Key, identity
 from mirage_cli.store.results import Fields, Result, by_name, each, schedule, text, whole
 from mirage_cli.store.store import Store
 from mirage_cli.target.files import read_bytes, write_text
@@ -38,7 +38,7 @@ class Pin:
 
     @property
     def name(self) -> str:
-        return f"{self.spec} {self.dtype} {' '.join(f'{d}={n}' for d, n in self.dims.items())}"
+        return title(self.spec, self.dtype, self.dims.items())
 
     def changes(self, key: Key) -> list[str]:
         """What of this pin a search under this key would have otherwise."""
@@ -109,17 +109,16 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.pins = {_identity(p.spec, p.dims, p.dtype): p for p in read_lock(path)}
+        self.pins = {identity(p.spec, p.dims, p.dtype): p for p in read_lock(path)}
 
     def check_before(self, programs: Sequence[Program], keys: Sequence[Key]) -> None:
         """What is known before any work: the programs, the GPU and the versions. Raises LockError with all that
         differs."""
         problems: list[str] = []
         for program, key in zip(programs, keys, strict=True):
-            pin = self.pins.get(_identity(program.name, program.sizes, program.dtype))
+            pin = self.pins.get(identity(program.name, program.sizes, program.dtype))
             if pin is None:
-                sizes = " ".join(f"{d}={n}" for d, n in program.dims)
-                problems.append(f"{program.name} {program.dtype} {sizes}: not in the lock file")
+                problems.append(f"{title(program.name, program.dtype, program.dims)}: not in the lock file")
             else:
                 problems += [f"{pin.name}: {change}" for change in pin.changes(key)]
         if problems:
@@ -129,7 +128,7 @@ class Lock:
         """Raises LockError with all results that are other kernels than the locked ones."""
         found: list[str] = []
         for r in results:
-            pin = self.pins[_identity(r.about.spec, r.about.dims, r.about.dtype)]
+            pin = self.pins[identity(r.about.spec, r.about.dims, r.about.dtype)]
             if r.best is None:
                 found.append(f"{pin.name}: no kernel was found, locked {pin.mugraph}")
             elif r.best.id != pin.mugraph:
@@ -138,7 +137,3 @@ class Lock:
                 found.append(f"{pin.name}: the schedule is {r.best.schedule}, locked {pin.schedule}")
         if found:
             raise LockError(self.path, found)
-
-
-def _identity(spec: str, dims: Mapping[str, int], dtype: str) -> tuple[object, ...]:
-    return spec, tuple(sorted(dims.items())), dtype

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mirage_cli.codegen.public import interface
 from mirage_cli.errors import NoKernelError, PackageError
+from mirage_cli.ir.program import dims_text
 from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.region import Region
 from mirage_cli.pipeline.regions import Cut
@@ -54,7 +55,7 @@ def readme(model: str, made: Mapping[str, tuple[Region, Kernel]], left: Mapping[
     for name, (region, kernel) in made.items():
         rows = [
             f"* called {region.times} times in the model",
-            f"* {interface(kernel.program)}, where {' '.join(f'{d}={n}' for d, n in kernel.program.dims)}",
+            f"* {interface(kernel.program)}, where {dims_text(kernel.program.dims)}",
             f"* {kernel.times}",
             f"* right: {kernel.best.claim or 'never looked at'}",
         ]

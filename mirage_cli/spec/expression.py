@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, Lookup, index, nested, outside_tables, with_numbers
+from mirage_cli.ir.access import Index, Lookup, nested, of_nothing, outside_tables
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
@@ -404,7 +405,7 @@ class ExpressionReader:
         elif outside is None:
             self.indices.warn_outside(e, x, dims, indices)
         masks = self.inside(e, read) if outside or x not in self.scope.inputs else []
-        axes = tuple(t for d, i in read for t in (d, str(i)))
+        axes = substitution_text(dict(read))
         found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)
         if not masks:
             return found
@@ -435,11 +436,11 @@ class ExpressionReader:
 
     def names_some(self, e: ast.AST, d: str, i: Index, a: Lookup) -> str:
         """A mask that holds where an entry of a table is not -1, by which the index would be outside."""
-        if with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(self.scope.sizes)[1] >= 0:
+        if of_nothing(i, a).bounds(self.scope.sizes)[1] >= 0:
             raise self.scope.fail(e, f"where {a.table} holds -1, this reads {d} all the same")
         dims = self.scope.builder.known[a.table].dims
         read = [(x, j) for x, j in zip(dims, a.access, strict=True) if j.axis != x]
-        axes = tuple(t for x, j in read for t in (x, str(j)))
+        axes = substitution_text(dict(read))
         tables = (a.table, *tables_of(j for _, j in read))
         entry = self.append(e, "rename", tables, axes, None) if read else a.table
         return self.append(e, "ge", (entry, Fraction(0)), (), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias  # JSON, and rows of SQLite
 
@@ -59,7 +59,7 @@ class Key:
 
     def row(self) -> Row:
         """The columns of `keys`, but for the id."""
-        return {**asdict(self), "dims": dims_text(self.dims)}
+        return {**asdict(self), "dims": dims_json(self.dims)}
 
     @staticmethod
     def from_row(row: Row) -> Key:
@@ -183,7 +183,15 @@ def misfit(value: Json, shape: Shape, where: str = "it") -> str | None:
     return next((problem for part in parts if (problem := misfit(part[1], part[2], part[0]))), None)
 
 
-def dims_text(dims: Sequence[tuple[str, int]]) -> str:
+Identity = tuple[str, frozenset[tuple[str, int]], str]
+"""Which program something is of: its spec, sizes and dtype."""
+
+
+def identity(spec: str, dims: Mapping[str, int], dtype: str) -> Identity:
+    return spec, frozenset(dims.items()), dtype
+
+
+def dims_json(dims: Sequence[tuple[str, int]]) -> str:
     return dump([list(d) for d in dims])
 
 

@@ -47,7 +47,7 @@ from mirage_cli.store.records import (
     StoredMuGraph,
     Winner,
     digest,
-    dims_text,
+    dims_json,
     dump,
     misfit,
 )
@@ -155,7 +155,7 @@ class Store:
         """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
         sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
-        rows = self.rows(sql, program_hash, dims_text(dims), dtype)
+        rows = self.rows(sql, program_hash, dims_json(dims), dtype)
         return tuple(g for r in rows for g in self.readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
 
     # -- measurements and results

@@ -90,8 +90,7 @@ def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = No
     lowered, distinct = lower(program), distinct_positions(program.inputs)
     rings, read = without_rings(lowered.accesses(), lowered.eqns, sizes, root.__getitem__)
     if graph is not None:
-        body = (e for k in graph.kernels for e in k.body)
-        own, _ = without_rings(graph.accesses(), body, sizes | graph.sizes, lambda d: root.get(d, d))
+        own, _ = without_rings(graph.accesses(), graph.eqns, sizes | graph.sizes, lambda d: root.get(d, d))
         rings |= {d: max(n, rings.get(d, 0)) for d, n in own.items()}
 
     def reduced(d: str) -> int:

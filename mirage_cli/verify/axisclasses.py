@@ -28,7 +28,7 @@ class AxisClasses:
         classes = cls()
         for d in (*program.order, *graph.sizes):
             classes.find(d)
-        for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
+        for e in (*program.eqns, *graph.eqns):
             for d, i in e.names.items():
                 if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
                     classes.join(d, i.axis)
@@ -69,7 +69,7 @@ def counted(program: Program, graph: MuGraph) -> list[tuple[str, Index]]:
         return next(((a, c) for a, c in axes if c in lengths), None)
 
     read = [(d, i) for d, i in _own(program, graph) if blocks(i)]
-    placed = {e.place for k in graph.kernels for e in k.body} - {e.place for e in program.eqns}
+    placed = {e.place for e in graph.eqns} - {e.place for e in program.eqns}
     known = {_form(e.place) for e in program.eqns if e.place}
     numbers = {i: found for i in placed if i and _form(i) not in known and (found := blocks(i))}
     return read + [

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, may_name_nothing, plain
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.inplace import too_late
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
@@ -68,7 +69,7 @@ def _nowhere(p: Part, env: Mapping[str, Any], semantics: Semantics) -> Any:
     """The value of a part, undefined where tables name nothing for it to be written to."""
     dims = p.tensor.dims
     whole = semantics.full(Fraction(1), dims, tuple(semantics.sizes[d] for d in dims), "int")
-    axes = tuple(text for d, i in zip(dims, p.access, strict=True) if i.axis != d for text in (d, str(i)))
+    axes = substitution_text({d: i for d, i in zip(dims, p.access, strict=True) if i.axis != d})
     there = semantics.apply("rename", (whole, *(env[t] for t in tables_of(p.access))), axes)
     written = semantics.apply("gt", (there, Fraction(0)))
     return semantics.apply("where", (written, env[p.value], semantics.apply("sub", (inf, inf))))

@@ -8,18 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mirage_cli.ir.access import (
-    Access,
-    Atom,
-    Index,
-    Lookup,
-    Quotient,
-    Remainder,
-    atom_index,
-    combined,
-    quotient,
-    remainder,
-)
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, atom_index
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.verify.rewritten import mugraph_with, program_with
@@ -40,8 +29,14 @@ def with_limits_as_axes(program: Program, graph: MuGraph) -> tuple[Program, MuGr
     if not named:
         return program, graph
 
+    def limited(a: Atom) -> Index | None:
+        """What is looked up, with the name of its limit."""
+        if not isinstance(a, Lookup):
+            return None
+        return atom_index(replace(a, access=put(a.access), below=named.get(a.table, a.below)))
+
     def put(access: Access) -> Access:
-        return tuple(_limited(i, named) for i in access)
+        return tuple(i.with_atoms(limited) for i in access)
 
     p, g = program_with(program, put), mugraph_with(graph, put)
     parts = tuple(replace(x, tensor=_named(x.tensor, named)) for x in p.parts)
@@ -57,21 +52,3 @@ def _tables(inputs: Iterable[Tensor], named: Mapping[str, str]) -> tuple[Tensor,
 
 def _named(t: Tensor, named: Mapping[str, str]) -> Tensor:
     return replace(t, below=named.get(t.name, t.below))
-
-
-def _limited(i: Index, named: Mapping[str, str]) -> Index:
-    """The index, with the names of limits."""
-
-    def put(a: Atom) -> Index:
-        match a:
-            case Remainder():
-                return remainder(_limited(a.of, named), a.by)
-            case Quotient():
-                return quotient(_limited(a.of, named), a.by)
-            case Lookup():
-                access = tuple(_limited(x, named) for x in a.access)
-                return atom_index(replace(a, access=access, below=named.get(a.table, a.below)))
-            case _:
-                return atom_index(a)
-
-    return i if i.affine else combined(i.offset, ((put(a), c) for a, c in i.terms))

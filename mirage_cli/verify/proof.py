@@ -16,7 +16,6 @@ from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
 from mirage_cli.ir.access import Access, Index, plain, renames
-from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
@@ -32,7 +31,7 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
         program = merged_by(program, graph.merged)
     except ValueError:
         return False
-    if any(_infinite(e) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))):
+    if any(_infinite(e) for e in (*program.eqns, *graph.eqns)):
         return False
     split = [same_axes(k.split) for k in graph.kernels if k.split]
     if len(set(split)) < len(split) or any(k.chunk != split_axis(k.split) for k in graph.kernels if k.split):
@@ -43,7 +42,7 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     read = (*program.accesses(), *graph.accesses())
     if any((d in pairs) != (i.axis in pairs) or (i.axis is None and pairs.keys() & {*i.dims}) for d, i in read):
         return False  # a position in the whole is not one in a chunk
-    placed = (parse_index(e.axes[0]) for k in graph.kernels for e in k.body if e.op == "index")
+    placed = (e.place for e in graph.eqns if e.place)
     if any(i.axis is None and pairs.keys() & {*i.dims} for i in placed):
         return False
     tensors, parted = graph.tensors(), {p.tensor.name for p in program.parts}

@@ -11,7 +11,6 @@ from fractions import Fraction
 from math import prod
 
 from mirage_cli.ir.access import Index, index, renames
-from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
@@ -113,7 +112,7 @@ class _Short:
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
         roles = _roles(graph, classes)
-        eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
+        eqns = (*program.eqns, *graph.eqns)
         sized = {classes.find(e.axes[0]) for e in eqns if e.op == "size"}
         order = sorted({classes.find(d) for d in (*program.order, *graph.sizes)})
         shortest = {c: 3 if roles[c] & CUT.keys() else 2 for c in order}
@@ -169,7 +168,7 @@ def _usual_size(roles: Collection[str], rng: random.Random) -> int:
 def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[Read]:
     """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
     axis in parts. What lies behind is there for tests, as if it were read by its number."""
-    own = {(classes.find(d), n) for d, n in compared(e for k in graph.kernels for e in k.body)}
+    own = {(classes.find(d), n) for d, n in compared(graph.eqns)}
     apart = (x for x in compared(program.eqns) if (classes.find(x[0]), x[1]) not in own)
     return [(d, index({}, n)) for d, n in dict.fromkeys(apart) if 0 < n < program.sizes[d]]
 
@@ -178,7 +177,7 @@ def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
     """Axes whose positions are compared with numbers, and these."""
     along: dict[str, str] = {}
     for e in eqns:
-        if e.op == "index" and (axis := parse_index(e.axes[0]).axis) is not None:
+        if e.place and (axis := e.place.axis) is not None:
             along[e.out] = axis
         elif OPS[e.op].order is not None:
             axes = [along[v] for v in e.values if v in along]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from mirage_cli.ir.access import Access, access_text
-from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
 
@@ -35,10 +35,10 @@ def mugraph_with(graph: MuGraph, put: Rewrite) -> MuGraph:
 
 def _eqns(eqns: Iterable[Eqn], put: Rewrite) -> Iterator[Eqn]:
     for e in eqns:
-        if e.op == "index":
-            yield replace(e, axes=(access_text(put((parse_index(e.axes[0]),))),))
+        if e.place:
+            yield replace(e, axes=(access_text(put((e.place,))),))
         elif e.op == "rename":
             access = put(tuple(e.names.values()))
-            yield replace(e, axes=tuple(x for d, i in zip(e.names, access, strict=True) for x in (d, str(i))))
+            yield replace(e, axes=substitution_text(dict(zip(e.names, access, strict=True))))
         else:
             yield e

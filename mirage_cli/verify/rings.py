@@ -8,22 +8,8 @@ longest of them: a μGraph that takes another step is another function at the re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
-from mirage_cli.ir.access import (
-    Access,
-    Atom,
-    Index,
-    Lookup,
-    Quotient,
-    Remainder,
-    atom_index,
-    combined,
-    index,
-    quotient,
-    remainder,
-)
-from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.access import Access, Atom, Index, Remainder, atom_index, combined, index, remainder
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.verify.rewritten import mugraph_with, program_with
@@ -57,7 +43,7 @@ def without_rings(
     those that do not go round just that axis. same: a name for all axes that are to have one size."""
     least: dict[str, int] = {}
     others: list[tuple[str, Index]] = []
-    positions = (parse_index(e.axes[0]) for e in eqns if e.op == "index")
+    positions = (e.place for e in eqns if e.place)
     for d, i in (*read, *((None, i) for i in positions)):
         found = ring(i, sizes)
         if found is not None:
@@ -72,22 +58,15 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
     """The index, with rings of the old sizes as rings of the new ones. An axis that is too short for its ring has the
     index as it is."""
 
-    def put(a: Atom) -> Index:
-        match a:
-            case Remainder():
-                found = steps(a, old)
-                if found is None or not least_ring(found[1], old) <= new[found[0]] < a.by:
-                    return remainder(around(a.of, old, new), a.by)
-                axis, step = found
-                return remainder(combined(0, ((atom_index(axis), 1), (around(step, old, new), 1))), new[axis])
-            case Quotient():
-                return quotient(around(a.of, old, new), a.by)
-            case Lookup():
-                return atom_index(replace(a, access=_access(a.access, old, new)))
-            case _:
-                return atom_index(a)
+    def put(a: Atom) -> Index | None:
+        if not isinstance(a, Remainder) or (found := steps(a, old)) is None:
+            return None
+        axis, step = found
+        if not least_ring(step, old) <= new[axis] < a.by:
+            return None
+        return remainder(combined(0, ((atom_index(axis), 1), (step.with_atoms(put), 1))), new[axis])
 
-    return i if i.affine else combined(i.offset, ((put(a), c) for a, c in i.terms))
+    return i.with_atoms(put)
 
 
 def program_at(program: Program, sizes: Mapping[str, int]) -> Program:

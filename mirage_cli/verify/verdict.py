@@ -73,7 +73,7 @@ def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: 
     """The verdict on a μGraph that has passed these tests. proved: its canonical form is the program's."""
     bound = max(prod(c.bound for c in passed), float_info.min)  # below it a product is lost, not 0
     assumes = tuple(dict.fromkeys(a for c in passed for a in c.assumes))
-    eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
+    eqns = (*program.eqns, *graph.eqns)
     doubts = [a for a in assumes if not any(a in x for x in outside(eqns))]
     dtypes = sorted({program.dtype, *(t.dtype for t in graph.tensors().values() if tensor_type(t) == "float")})
     rounding = f"rounding in {', '.join(dtypes)} (judged on the kernel, in floating point)"
@@ -106,7 +106,7 @@ def _claim(bound: float, proved_but: str = "") -> str:
 def _parts(graph: MuGraph) -> str:
     """What a μGraph has besides its algebra."""
     roles = {role for k in graph.kernels if k.kind == "generated" for _, role in k.roles}
-    masks = any(OPS[e.op].result == "branches" for k in graph.kernels for e in k.body)
+    masks = any(OPS[e.op].result == "branches" for e in graph.eqns)
     named = (("tiles", "grid" in roles), ("loops", "loop" in roles), ("chunks", "split" in roles), ("masks", masks))
     return f"{''.join(f'{name}, ' for name, there in named if there)}maps and stores"
 

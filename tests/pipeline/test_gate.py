@@ -94,7 +94,10 @@ def test_an_earlier_run_in_another_context_is_refused(tmp_path: Path) -> None:
     assert read_rows(before, "h200", "chain") == [old, row(None)]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]'])
+SIZELESS = '[{"spec": "s", "gpu": "h200", "dims": {"m": [1]}, "dtype": "float16", "contestants": {"mirage": null}}]'
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]', SIZELESS])
 def test_a_file_that_is_no_earlier_run_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "before.json").write_text(text, encoding="utf-8")
     with pytest.raises(EarlierBenchError, match=r"before.json: "):
