@@ -64,7 +64,8 @@ class Values:
         self.semantics = FieldSemantics(0, dict(zip(program.order, SIZES, strict=False)))
         self.data: dict[str, Value] = {}
         self.names: dict[tuple[object, ...], str] = {}
-        self.possible: dict[tuple[str, tuple[str, ...]], list[Way]] = {}
+        self.possible: dict[tuple[str, tuple[str, ...]], list[tuple[tuple[str, ...], frozenset[str]]]] = {}
+        self.applied: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Way] = {}
         for t in program.inputs:
             self.named(t.name, self.semantics.field.draw(t.dims, tensor_type(t)))
 
@@ -82,27 +83,42 @@ class Values:
         return frozenset(self.data[name].dims)
 
     def apply(self, op: str, args: tuple[str, ...], axes: tuple[str, ...] = ()) -> Way:
-        made = self.semantics.apply(op, tuple(self.data[a] for a in args), axes)
-        return Way(self.named(text_of(op, args, axes), made), op, args, axes)
+        key = op, args, axes
+        if key not in self.applied:
+            made = self.semantics.apply(op, tuple(self.data[a] for a in args), axes)
+            self.applied[key] = Way(self.named(text_of(op, args, axes), made), op, args, axes)
+        return self.applied[key]
 
-    def ways(self, ops: Iterable[str], known: Iterable[str], loose: frozenset[str], left: int) -> Iterator[Way]:
-        """Every operator on these values that leaves no more than so many of the loose ones out."""
+    def ways(
+        self,
+        ops: Iterable[str],
+        targets: frozenset[frozenset[str]],
+        known: Iterable[str],
+        loose: frozenset[str],
+        left: int,
+    ) -> Iterator[Way]:
+        """Every operator on these values that leaves no more than so many of the loose ones out; the last one makes a
+        target. targets: the axes of each."""
         known = sorted(known)
         for op in ops:
             for args in product(known, repeat=OPS[op].arity):
                 if len(loose.difference(args)) <= left:
-                    yield from self.ways_with(op, args)
+                    for axes, dims in self.choices(op, args):
+                        if left > 0 or dims in targets:
+                            yield self.apply(op, args, axes)
 
-    def ways_with(self, op: str, args: tuple[str, ...]) -> list[Way]:
-        """An operator on these arguments, over all axes that it may reduce."""
+    def choices(self, op: str, args: tuple[str, ...]) -> list[tuple[tuple[str, ...], frozenset[str]]]:
+        """The axes over which an operator may reduce these arguments, each with the axes of its result."""
         if (op, args) not in self.possible:
+            dims = [self.dims(a) for a in args]
             if len(args) == 2 and (args[0] > args[1] if op in COMMUTES else args[0] == args[1]):
                 choices = []
             elif OPS[op].kind in REDUCES:
-                choices = subsets(sorted(frozenset.intersection(*(self.dims(a) for a in args))))
+                choices = subsets(sorted(frozenset.intersection(*dims)))
             else:
                 choices = [()]
-            self.possible[op, args] = [self.apply(op, args, axes) for axes in choices]
+            whole = frozenset[str]().union(*dims)
+            self.possible[op, args] = [(axes, whole.difference(axes)) for axes in choices]
         return self.possible[op, args]
 
 
@@ -166,7 +182,8 @@ def partitions(space: Space, values: Values) -> Iterator[tuple[Part, ...]]:
     inputs = frozenset(t.name for t in program.inputs)
     own = own_values(program, values)
     targets = frozenset(own[t.name] for t in program.outputs)
-    whole = programs(inputs, targets, space.equations, partial(values.ways, space.ops))
+    axes = frozenset(map(values.dims, targets))
+    whole = programs(inputs, targets, space.equations, partial(values.ways, space.ops, axes))
     every = sorted(frozenset().union(*whole), key=str)
     between = sorted({w.out for w in every if values.dims(w.out)} - targets)
 
@@ -205,18 +222,17 @@ class Writer:
         self.outputs = {self.own[t.name]: t for t in program.outputs}
         rounded = {self.own[e.out] for e in program.eqns if OPS[e.op].kind != "reduction"}
         self.dtypes = dict.fromkeys(rounded, program.dtype) | {t.name: t.dtype for t in program.inputs}
-        self.inputs = {t.name: t for t in program.inputs}
+        self.buffers = {t.name: t for t in program.inputs} | self.outputs
 
     def dtype(self, value: str) -> str:
         """Of an intermediate: eager rounds elementwise results and products, and sums inside norms it does not."""
         return self.dtypes.get(value, "float32")
 
     def buffer(self, value: str) -> Tensor:
-        known = self.inputs | self.outputs
-        if value in known:
-            return known[value]
-        dims = tuple(d for d in self.program.order if d in self.values.dims(value))
-        return Tensor(f"b{sorted(self.values.data).index(value)}", dims, self.dtype(value))
+        if value not in self.buffers:
+            dims = tuple(d for d in self.program.order if d in self.values.dims(value))
+            self.buffers[value] = Tensor(f"b{len(self.buffers)}", dims, self.dtype(value))
+        return self.buffers[value]
 
     def graphs(self, parts: tuple[Part, ...]) -> Iterator[MuGraph]:
         """Every choice of roles and kinds of a plan, those with a placement."""

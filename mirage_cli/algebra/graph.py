@@ -53,6 +53,16 @@ class Node:
         return tuple(a for s in self.steps if OPS[s.op].kind == "rename" for a in s.args if isinstance(a, Form))
 
     @cached_property
+    def multiplied(self) -> tuple[Source, ...]:
+        """The operands of its products."""
+        return tuple(a for s in self.steps if s.op == "dot" for a in s.args)
+
+    @cached_property
+    def subtracts(self) -> bool:
+        """Whether it has a difference that is not the program's."""
+        return self.origin == "algebra" and any(-1 in OPS[s.op].linear[1:] for s in self.steps)
+
+    @cached_property
     def reduces(self) -> bool:
         return any(OPS[s.op].kind in ("reduction", "contraction") for s in self.steps)
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Literal, TypeVar
 
 from mirage_cli.ir.access import (
@@ -621,8 +621,13 @@ def sort_dims(dims: Iterable[str], order: Iterable[str]) -> tuple[str, ...]:
     dims = set(dims)
     if len(dims) < 2:
         return tuple(dims)
-    position = {name: i for i, name in enumerate(order)}
+    position = _positions(tuple(order))
     return tuple(sorted(dims, key=lambda d: (position.get(d, -1), d)))
+
+
+@lru_cache(maxsize=256)
+def _positions(order: tuple[str, ...]) -> Mapping[str, int]:
+    return {name: i for i, name in enumerate(order)}
 
 
 def equation(
@@ -640,7 +645,7 @@ def equation(
     """
     row = OPS[op]
     names = substitution(axes) if op == "rename" else {}
-    tables = tables_of(names.values())
+    tables = tables_of(names.values()) if names else ()
     if len(args) != row.arity + len(tables) or args[row.arity :] != tables:
         raise ValueError(f"{op} takes {row.arity + len(tables)} arguments, not {len(args)}")
     dims: set[str] = set()
@@ -648,7 +653,7 @@ def equation(
     for a in args[: row.arity]:
         if isinstance(a, str):
             v = known[a]
-            dims |= set(v.dims)
+            dims.update(v.dims)
             types.append(v.type if isinstance(v, Eqn) else tensor_type(v))
         else:
             types.append(number_type(a))

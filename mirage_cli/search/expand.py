@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
+from typing import TypeAlias
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.graph import Decomposition, Node, Step
@@ -42,15 +43,13 @@ class Expansion:
         Products take operands in the program's dtype, so other operands may lie outside its range (an unnormalised row,
         say) where the program's do not; and other terms may cancel where the program's do not.
         """
-        steps = [(n.origin, s) for _, n in self.chosen for s in n.steps]
-        return all(a in own for _, s in steps if s.op == "dot" for a in s.args) and not any(
-            origin == "algebra" and -1 in OPS[s.op].linear[1:] for origin, s in steps
-        )
+        nodes = [n for _, n in self.chosen]
+        return all(a in own for n in nodes for a in n.multiplied) and not any(n.subtracts for n in nodes)
 
     @cached_property
     def operands(self) -> frozenset[Form]:
         """The leaves that products take as they lie in memory: no thread has to touch these on their way."""
-        taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
+        taken = (a for _, n in self.chosen for a in n.multiplied)
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
 
     def recomputes_product(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
@@ -73,7 +72,8 @@ class Expansion:
         for f, node in self.chosen:
             deepest = 0
             for c in node.children:
-                deepest = max(deepest, depth.get(c, 0))
+                if c in depth and depth[c] > deepest:
+                    deepest = depth[c]
             depth[f] = node.reduces + deepest
         return max(depth.values(), default=0)
 
@@ -119,6 +119,46 @@ def degree(form: Form) -> Fraction:
     return max((of_mono(m) for m, _ in form.terms), default=Fraction(0))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A node of a class, with what a walk asks of it again and again.
+
+    made: the class and the node. reads: what it reads from memory, whatever else does.
+    """
+
+    made: tuple[Form, Node]
+    equations: int
+    reduces: int
+    moved: tuple[Form, ...]
+    children: tuple[Form, ...]
+    reads: tuple[Form, ...]
+
+    @staticmethod
+    def of(form: Form, node: Node, copied: bool) -> Way:
+        """copied: whether the class is an input, which is read where it is stored."""
+        reads = tuple(dict.fromkeys((*node.moved, *((form,) if copied else ()))))
+        return Way((form, node), len(node.steps), int(node.reduces), node.moved, node.children, reads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """All of a class. equations, reduces: the most that one of them has. moving: whether any of them has moved."""
+
+    each: tuple[Way, ...]
+    equations: int
+    reduces: int
+    moving: bool
+
+    @staticmethod
+    def of(each: tuple[Way, ...]) -> Ways:
+        return Ways(
+            each,
+            max((w.equations for w in each), default=0),
+            max((w.reduces for w in each), default=0),
+            any(w.moved for w in each),
+        )
+
+
 class Space:
     """The decomposition graph with what a search asks of it again and again."""
 
@@ -128,7 +168,7 @@ class Space:
         self.cuts: Counter[str] = Counter()
         self.types = {f: decomposition.type_of(f) for f in decomposition.nodes}
         nodes = [n for some in decomposition.nodes.values() for n in some]
-        self.operands = {a for n in nodes for s in n.steps if s.op == "dot" for a in s.args if isinstance(a, Form)}
+        self.operands = {a for n in nodes for a in n.multiplied if isinstance(a, Form)}
         self.moved = {f for n in nodes for f in n.moved}
         products = [n for n in nodes if n.origin == "program" and any(s.op == "dot" for s in n.steps)]
         self.max_degree = max((node_degree(decomposition, n) + 1 for n in products), default=None)
@@ -143,6 +183,9 @@ class Space:
         """The nodes of every class; an input has one that copies it."""
         for f in self.inputs:
             self.options[f] = (Node((Step("mul", (f, ONE)),), "program"),)
+        self.ways = {
+            f: Ways.of(tuple(Way.of(f, n, f in self.inputs) for n in nodes)) for f, nodes in self.options.items()
+        }
         self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
         self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
         self.written_down: dict[Expansion, Written | InexpressibleError] = {}
@@ -210,17 +253,17 @@ class Space:
         program's own; to fuse by any; to read from memory.
         ask: called now and then, and may raise where the time is up.
         """
-        found: dict[tuple[tuple[Form, Node], ...], Expansion] = {}
+        found: dict[tuple[int, ...], Expansion] = {}  # by what is chosen, which lives as long as the space does
         for fused_first, own_first in ((True, True), (True, False), (False, False)):
             before = self.cuts["expansions of one kernel"]
-            for e in _Walk(self, targets, fused_first, own_first, ask).expansions(targets, self.bounds.expansions):
-                found.setdefault(e.chosen, e)
+            for e in _Walk(self, targets, fused_first, own_first, ask).whole():
+                found.setdefault(tuple(map(id, e.chosen)), e)
             if self.cuts["expansions of one kernel"] == before:
                 break
-        within = [e for e in found.values() if not any(self.exceeds(n) for _, n in e.chosen)]
+        within = _without([*found.values()], self.exceeds)
         if len(within) < len(found):
             self.cuts["operands of a higher degree"] += len(found) - len(within)
-        kept = [e for e in within if not any(self.enlarges(n) for _, n in e.chosen)]
+        kept = _without(within, self.enlarges)
         if len(kept) < len(within):
             self.cuts["operands without the program's coefficient"] += len(within) - len(kept)
         return kept
@@ -252,6 +295,17 @@ class Space:
         return self.exceeding[id(node)]
 
 
+def _without(some: list[Expansion], wrong: Callable[[Node], bool]) -> list[Expansion]:
+    """The expansions of a walk that have no such node."""
+    nodes = {id(made): made[1] for e in some for made in e.chosen}
+    bad = {i for i, node in nodes.items() if wrong(node)}
+    return [e for e in some if bad.isdisjoint(map(id, e.chosen))] if bad else some
+
+
+Todo: TypeAlias = "tuple[Form, Todo] | None"
+"""Classes that a walk has to decide, the next one first."""
+
+
 class _Walk:
     """One pass over the expansions of some targets. What is chosen, what is read from memory and what is used of the
     bounds belong to where the walk stands; each step takes its own part back when it returns."""
@@ -259,87 +313,115 @@ class _Walk:
     def __init__(
         self, space: Space, targets: tuple[Form, ...], fused_first: bool, own_first: bool, ask: Callable[[], None]
     ) -> None:
-        self.space, self.d, self.bounds = space, space.d, space.bounds
+        self.space, self.bounds = space, space.bounds
         self.targets, self.fused_first, self.own_first, self.ask = targets, fused_first, own_first, ask
-        self.chosen: dict[Form, Node] = {}
+        self.chosen: dict[Form, Way] = {}
         self.leaves: set[Form] = set()
+        self.read_alone = space.inputs.difference(targets)
         self.intermediates = self.equations = self.reductions = self.decisions = 0
 
-    def expansions(self, todo: tuple[Form, ...], quota: int) -> list[Expansion]:
-        """At most `quota`, with these classes still to decide, the last one first. Alternatives share the quota, and
-        what one leaves over goes to the next."""
-        while todo and (todo[-1] in self.chosen or todo[-1] in self.leaves):
-            todo = todo[:-1]
-        if not todo:
-            order = self.order()
-            leaves = tuple(sorted(self.leaves, key=lambda f: f.key))
-            return [Expansion(self.targets, tuple((f, self.chosen[f]) for f in order), leaves)] if order else []
-        form, rest = todo[-1], todo[:-1]
-        options = self.options(form)
+    def whole(self) -> list[Expansion]:
+        """As many as the bounds allow."""
+        return self.expansions(_with(None, self.targets), self.bounds.expansions)
+
+    def expansions(self, todo: Todo, quota: int) -> list[Expansion]:
+        """At most `quota`, with these classes still to decide."""
+        chosen, leaves = self.chosen, self.leaves
         found: list[Expansion] = []
-        for i, node in enumerate(options):
+        taken: list[tuple[Form, Way | None, tuple[Form, ...]]] = []
+        while todo is not None:
+            form, rest = todo
+            if form in chosen or form in leaves:
+                todo = rest
+                continue
+            options = self.options(form)
+            if len(options) != 1:
+                found = self.alternatives(form, options, rest, quota)
+                break
+            if not self.decides():
+                self.space.cuts["expansions of one kernel"] += 1
+                break
+            (way,) = options
+            taken.append((form, way, self.take(form, way)))
+            todo = rest if way is None else _with(rest, way.children)
+        else:
+            found = self.complete()
+        for step in reversed(taken):
+            self.give_back(*step)
+        return found
+
+    def alternatives(self, form: Form, options: Sequence[Way | None], rest: Todo, quota: int) -> list[Expansion]:
+        """With a class had in each way in turn. Alternatives share the quota, and what one leaves over goes to the
+        next."""
+        found: list[Expansion] = []
+        for i, way in enumerate(options):
             left = len(options) - i
             share = (quota - len(found) + (left - 1) * self.own_first) // left  # rounded up for those in front
-            self.decisions += 1
-            if self.decisions % ASKED == 0:
-                self.ask()
-            if share < 1 or self.decisions > self.bounds.decisions:
+            if not self.decides() or share < 1:
                 self.space.cuts["expansions of one kernel"] += 1
-            elif node is None:
-                found += self.read((form,), rest, share)
-            else:
-                found += self.compute(form, node, rest, share)
+                continue
+            new = self.take(form, way)
+            found += self.expansions(rest if way is None else _with(rest, way.children), share)
+            self.give_back(form, way, new)
         return found
 
-    def read(self, forms: tuple[Form, ...], rest: tuple[Form, ...], quota: int) -> list[Expansion]:
-        """With classes read from memory."""
-        new = self.unread(forms)
-        intermediates = sum(f not in self.space.inputs for f in new)
-        self.leaves |= new
-        self.intermediates += intermediates
-        found = self.expansions(rest, quota)
-        self.intermediates -= intermediates
-        self.leaves -= new
-        return found
+    def decides(self) -> bool:
+        """Whether the bound allows one more decision."""
+        self.decisions += 1
+        if self.decisions % ASKED == 0:
+            self.ask()
+        return self.decisions <= self.bounds.decisions
 
-    def unread(self, forms: tuple[Form, ...]) -> set[Form]:
-        return set(forms) - self.leaves
+    def take(self, form: Form, way: Way | None) -> tuple[Form, ...]:
+        """A class is read from memory, or computed this way. What is read for that and was not before."""
+        reads = (form,) if way is None else way.reads
+        new = tuple(f for f in reads if f not in self.leaves) if reads else ()
+        if new:
+            self.leaves.update(new)
+            self.intermediates += sum(f not in self.space.inputs for f in new)
+        if way is not None:
+            self.chosen[form] = way
+            self.equations += way.equations
+            self.reductions += way.reduces
+        return new
 
-    def compute(self, form: Form, node: Node, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
-        """With a class computed by this node, from what it reads elsewhere; an input that is stored is read too."""
-        self.chosen[form] = node
-        self.equations += len(node.steps)
-        self.reductions += node.reduces
-        stored = (form,) if form in self.space.inputs else ()
-        forms, todo = (*node.moved, *stored), rest + node.children
-        found = self.read(forms, todo, quota) if forms else self.expansions(todo, quota)
-        self.reductions -= node.reduces
-        self.equations -= len(node.steps)
-        del self.chosen[form]
-        return found
+    def give_back(self, form: Form, way: Way | None, new: tuple[Form, ...]) -> None:
+        """Undoes `take`, which returned new."""
+        if new:
+            self.leaves.difference_update(new)
+            self.intermediates -= sum(f not in self.space.inputs for f in new)
+        if way is not None:
+            del self.chosen[form]
+            self.equations -= way.equations
+            self.reductions -= way.reduces
 
-    def options(self, form: Form) -> list[Node | None]:
-        """The ways to have a class inside a kernel: its nodes, or None to read it from memory."""
-        asked = form in self.targets
-        if not asked and form in self.space.inputs:
-            return [None]
-        options: list[Node | None] = []
+    def options(self, form: Form) -> Sequence[Way | None]:
+        """The ways to have a class inside a kernel, None to read it from memory."""
+        if form in self.read_alone:
+            return (None,)
+        ways = self.space.ways[form]
         equations, reductions = self.bounds.equations - self.equations, self.bounds.reductions - self.reductions
-        for node in self.space.options[form]:
-            if len(node.steps) > equations:
-                self.space.cuts["equations of one kernel"] += 1
-            elif node.reduces > reductions:
-                self.space.cuts["reductions of one kernel"] += 1
-            elif node.moved and not all(map(self.readable, self.unread(node.moved))):
-                self.space.cuts["rename inside a kernel"] += 1
-            else:
-                options.append(node)
-        if not asked and form in self.space.leaves:
-            if self.intermediates >= self.bounds.intermediates:
-                self.space.cuts["intermediates read by one kernel"] += 1
-            else:
-                options.insert(len(options) if self.fused_first else 0, None)
-        return options
+        options = ways.each
+        if ways.equations > equations or ways.reduces > reductions or ways.moving:
+            options = tuple(w for w in ways.each if self.within(w, equations, reductions))
+        if form not in self.space.leaves or form in self.targets:
+            return options
+        if self.intermediates >= self.bounds.intermediates:
+            self.space.cuts["intermediates read by one kernel"] += 1
+            return options
+        return (*options, None) if self.fused_first else (None, *options)
+
+    def within(self, way: Way, equations: int, reductions: int) -> bool:
+        """Whether a way needs no more equations and reductions than these, and reads what may be read."""
+        if way.equations > equations:
+            self.space.cuts["equations of one kernel"] += 1
+        elif way.reduces > reductions:
+            self.space.cuts["reductions of one kernel"] += 1
+        elif not all(self.readable(f) for f in way.moved if f not in self.leaves):
+            self.space.cuts["rename inside a kernel"] += 1
+        else:
+            return True
+        return False
 
     def readable(self, form: Form) -> bool:
         """Whether this kernel may read a class from memory."""
@@ -348,24 +430,33 @@ class _Walk:
         within = self.intermediates < self.bounds.intermediates
         return within and form in self.space.leaves and form not in self.chosen and form not in self.targets
 
-    def order(self) -> list[Form] | None:
-        """The chosen classes in an order of computation, or None if the choice is circular."""
-        chosen, order = self.chosen, list[Form]()
+    def complete(self) -> list[Expansion]:
+        """What is chosen, in an order of computation; none if the choice is circular."""
+        chosen, order = self.chosen, list[tuple[Form, Node]]()
         done: dict[Form, bool] = {}  # false: on the way there
 
-        def visit(f: Form) -> bool:
+        def visit(f: Form, way: Way) -> bool:
             done[f] = False
-            for c in chosen[f].children:
-                if c is not f and c in chosen and not (done[c] if c in done else visit(c)):
+            for c in way.children:
+                if c in done:
+                    if not done[c] and c is not f:
+                        return False
+                elif c in chosen and not visit(c, chosen[c]):
                     return False
             done[f] = True
-            order.append(f)
+            order.append(way.made)
             return True
 
-        for t in self.targets:
-            if not (done[t] if t in done else visit(t)):
-                return None
-        return order
+        if not all(t in done or visit(t, chosen[t]) for t in self.targets):
+            return []
+        return [Expansion(self.targets, tuple(order), tuple(sorted(self.leaves, key=lambda f: f.key)))]
+
+
+def _with(todo: Todo, more: tuple[Form, ...]) -> Todo:
+    """The last of them comes first."""
+    for f in more:
+        todo = f, todo
+    return todo
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:

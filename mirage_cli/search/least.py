@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
@@ -19,6 +20,18 @@ from mirage_cli.search.storage import Storage
 from mirage_cli.search.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
 
 
+class _Steps(dict[tuple[Form, Node], tuple[float, ...]]):
+    """`LeastWork.steps_us`, worked out where it is first asked for."""
+
+    def __init__(self, least: LeastWork) -> None:
+        super().__init__()
+        self.least = least
+
+    def __missing__(self, made: tuple[Form, Node]) -> tuple[float, ...]:
+        found = self[made] = self.least.steps_us(*made)
+        return found
+
+
 class LeastWork:
     """Lower bounds of single kernels, from their equations alone.
 
@@ -29,27 +42,25 @@ class LeastWork:
     def __init__(self, storage: Storage, space: Space, prune: bool) -> None:
         self.storage, self.space, self.prune = storage, space, prune
         self.alternatives = space.bounds.alternatives
-        self.of_steps: dict[tuple[Form, Node], tuple[float, ...]] = {}
         self.of_loads: dict[tuple[tuple[Form, Access], ...], float] = {}
         self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
+        self.of_steps = _Steps(self)
 
     def work(self, e: Expansion) -> float:
         """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
-        return sum((us for chosen in e.chosen for us in self.steps_us(*chosen)), 0.0)
+        return sum(chain.from_iterable(map(self.of_steps.__getitem__, e.chosen)), 0.0)
 
     def steps_us(self, f: Form, node: Node) -> tuple[float, ...]:
         """Of the steps of a node whose class is f."""
-        if (f, node) not in self.of_steps:
-            space = float(prod(self.sizes[a] for a in f.dims))
-            found: list[float] = []
-            for s in node.steps:
-                reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
-                rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
-                found.append(flops_of(s.op, s.args) * space * reduced / rate)
-            self.of_steps[f, node] = tuple(found)
-        return self.of_steps[f, node]
+        space = float(prod(self.sizes[a] for a in f.dims))
+        found: list[float] = []
+        for s in node.steps:
+            reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
+            rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
+            found.append(flops_of(s.op, s.args) * space * reduced / rate)
+        return tuple(found)
 
     def kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
         """A lower bound for the kernels of the expansions that will be priced."""

@@ -131,9 +131,10 @@ def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tup
 
 def _most(moments: Iterable[tuple[int, ...]]) -> list[Counter[int]]:
     """How often each value is there at those that are not a part of another. moments: each once."""
-    counts = [Counter(m) for m in moments]
+    each = [(m, frozenset(m)) for m in moments]
 
-    def within(a: Counter[int], b: Counter[int]) -> bool:
-        return a is not b and a.keys() <= b.keys() and all(n <= b[v] for v, n in a.items())
+    def within(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+        return len(a) < len(b) and all(a.count(v) <= b.count(v) for v in a)
 
-    return [a for a in counts if not any(within(a, b) for b in counts)]
+    kept = (a for a, of_a in each if not any(of_a <= of_b and within(a, b) for b, of_b in each))
+    return [Counter(m) for m in kept]

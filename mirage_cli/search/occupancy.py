@@ -67,7 +67,7 @@ class Launch(NamedTuple):
     @staticmethod
     def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
         zero, block = np.zeros(len(batch.warps)), batch.block
-        extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
+        extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else float(sizes[a]) for a in block}
         tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
         programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
         return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block), {})
@@ -275,12 +275,11 @@ def _operand_bytes(x: Launch, s: Segment) -> Array:
 
 def held_together(x: Launch) -> Array:
     """Elements that are held in registers at once: max over moments of Σ elements · words · copies."""
+    values = {v for moment in x.m.moments for v, _ in moment}
+    each = {v: v.words * x.elements[v.axes] * copies(x, v.axes, v.beside) for v in values}
     most = x.zero
     for moment in x.m.moments:
-        held = x.zero
-        for v, n in moment:
-            held = held + n * v.words * x.elements[v.axes] * copies(x, v.axes, v.beside)
-        most = np.maximum(most, held)
+        most = np.maximum(most, sum((each[v] if n == 1 else n * each[v] for v, n in moment), 0.0))
     return most
 
 
@@ -344,9 +343,11 @@ def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
 def used(x: Launch, axes: tuple[str, ...], lines: Lines | None, size: float) -> Array:
     """The part of what a load fetches, or a store touches, that it uses: runs side by side in memory that are shorter
     than a line of the caches waste some. axes: those along which elements lie without gaps."""
-    block, run, whole = x.batch.block, x.zero + size, x.zero == 0
-    for a in reversed(axes):
-        run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
+    block, run, whole = x.batch.block, x.zero + size, np.True_
+    for n, a in enumerate(reversed(axes)):
+        run = np.where(whole, run * block[a], run) if n else run * block[a]
+        if n + 1 < len(axes):
+            whole = whole & (block[a] >= x.sizes[a])
     for a, _ in _aligned(x, lines) if lines is not None else ():
         run = np.maximum(run, size * block[a])  # of a window: y of y + i
     return np.minimum(1.0, run / LINE_BYTES) ** x.target.costs.waste

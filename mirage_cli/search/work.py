@@ -172,7 +172,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     added = _added_to(kernel, held)
     at_once = held_at_once(kernel, placement, element_bytes, exact, added)
     pairs = zip(placement.segments, at_once.operands, strict=True)
-    segments = [_segment(known, segment, operands) for segment, operands in pairs]
+    segments = [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
     sums = (axes for _, summed in segments for axes, _ in summed)
     products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]

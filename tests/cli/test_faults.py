@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -62,16 +61,20 @@ def read_only(searched: tuple[Path, Run], tmp_path: Path) -> Path:
     return folder
 
 
-def without_override() -> None:
-    """The process may not write where permissions forbid it, even where the tests run as root."""
-    drop, override = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
-    ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
+WITHOUT_OVERRIDE = f"""
+import ctypes
+libc, header, held = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # version 3
+assert libc.capget(header, held) == 0
+for i in range(3):  # effective, permitted, inheritable
+    held[i] &= ~(1 << 1)  # CAP_DAC_OVERRIDE
+assert libc.capset(header, held) == 0
+{forked.COMMAND}
+"""
+"""The process may not write where permissions forbid it, even where the tests run as root."""
 
 
 def plain_user(folder: Path, *args: str) -> Run:
-    command, env = [sys.executable, "-m", "mirage_cli", *args], environment(folder)
-    run = subprocess.run
-    done = run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, preexec_fn=without_override)
+    done = forked.ran(args, folder, environment(folder), WITHOUT_OVERRIDE)
     assert "Traceback" not in done.stderr, done.stderr
     return Run(done.returncode, done.stdout, done.stderr)
 
@@ -191,9 +194,9 @@ with Store("mirage.db") as store:
 
 def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    command = [sys.executable, "-c", WRITER]
-    writers = [subprocess.Popen([*command, str(n)], cwd=tmp_path, env=env) for n in range(8)]
-    assert [w.wait(60) for w in writers] == [0] * 8
+    with (tmp_path / "out").open("wb") as out:
+        writers = [forked.command([str(n)], tmp_path, env, out, out, WRITER) for n in range(8)]
+        assert [w.wait(60) for w in writers] == [0] * 8
     with Store(tmp_path / "mirage.db") as store:
         assert len(store.list()) == 8 * 25 and all(e.measurements == 1 for e in store.list())
 

@@ -14,7 +14,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
-from mirage_cli.search.generator import _Search, search  # pyright: ignore[reportPrivateUsage]
+from mirage_cli.search.generator import Prices, _Search, search  # pyright: ignore[reportPrivateUsage]
 from mirage_cli.search.roles import Costed, Implementation
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import find_target
@@ -57,20 +57,22 @@ def test_a_kernel_computes_nothing_that_no_target_needs() -> None:
     assert dead
 
 
-@pytest.mark.parametrize("priced", [300, 500, 700])
-def test_no_kernel_is_priced_behind_the_deadline(priced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kernel_is_priced_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many the step at hand would still price. What is there by then is the answer."""
     block = lower(merge_axes(load_spec(LONG / "mixture_block.yaml").at()))
     real, count = _Search.price, [0]
+    prices: Prices = {}  # of the kernels that several of these searches look at
 
     def counted(run: _Search, plan: Implementation) -> Costed | None:
         count[0] += 1
         return real(run, plan)
 
     monkeypatch.setattr(_Search, "price", counted)
-    late = search(block, H200, deadline=lambda: count[0] >= priced)
-    assert count[0] == priced and late.stopped == "budget"
-    assert late.as_written in late.candidates and len(late.candidates) > 1
+    for priced in (300, 500, 700):
+        count[0] = 0
+        late = search(block, H200, deadline=lambda most=priced: count[0] >= most, prices=prices)
+        assert count[0] == priced and late.stopped == "budget"
+        assert late.as_written in late.candidates and len(late.candidates) > 1
 
 
 def test_the_ways_to_compute_a_kernel_end_at_the_deadline() -> None:
