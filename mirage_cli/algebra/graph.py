@@ -66,6 +66,18 @@ class Node:
     def reduces(self) -> bool:
         return any(OPS[s.op].kind in ("reduction", "contraction") for s in self.steps)
 
+    def passes(self, before: Mapping[Form, int]) -> int:
+        """The longest chain of reductions that depend on each other: its own, behind those of the classes it reads, 0
+        where `before` does not say."""
+        found: list[int] = []
+        for s in self.steps:
+            deepest = max(
+                (found[a] if isinstance(a, int) else before.get(a, 0) for a in s.args if isinstance(a, (int, Form))),
+                default=0,
+            )
+            found.append(deepest + (OPS[s.op].kind in ("reduction", "contraction")))
+        return found[-1]
+
 
 def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
     row = OPS[s.op]

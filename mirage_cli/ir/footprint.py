@@ -123,21 +123,40 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
 
 
 def _reached(i: Index, sizes: Mapping[str, int]) -> int:
-    """Different numbers that an affine index is, at least.
+    """Different numbers that an affine index is; at least, where they lie far apart."""
+    steps = tuple((abs(c), sizes[d]) for d, c in reversed(i.terms) if isinstance(d, str))
+    assert len(steps) == len(i.terms), "an affine index"
+    return _sums(steps)
 
-    A step that is as long as what shorter steps reach gives as many again for each; a shorter one fills further what
-    has no gaps.
-    """
+
+@lru_cache(maxsize=4096)
+def _sums(steps: tuple[tuple[int, int], ...]) -> int:
+    """Different sums of a multiple of each step, below as many times the step as are said, short steps first."""
     reach = count = 1
-    for d, c in reversed(i.terms):
-        assert isinstance(d, str), "an affine index"
-        further = abs(c) * (sizes[d] - 1)
-        if abs(c) >= reach:
-            count *= sizes[d]
+    for step, times in steps:
+        further = step * (times - 1)
+        if step >= reach:  # as many again for each
+            count *= times
+        elif count == reach:  # no gaps, which are filled further
+            count = reach + further
+        elif reach + further <= MOST_COUNTED:
+            return _marked(steps).bit_count()
         else:
-            count = reach + further if count == reach else max(count, sizes[d])
+            count = max(count, times)
         reach += further
     return count
+
+
+def _marked(steps: Iterable[tuple[int, int]]) -> int:
+    """A bit for each of these sums."""
+    marks = 1
+    for step, times in steps:
+        done = 1
+        while done < times:
+            more = min(done, times - done)
+            marks |= marks << step * more
+            done += more
+    return marks
 
 
 def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:

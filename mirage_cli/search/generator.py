@@ -31,6 +31,7 @@ from mirage_cli.search.least import LeastWork
 from mirage_cli.search.roles import Costed, Implementation, Roles, implementations
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
+from mirage_cli.search.unmerged import without_merges
 from mirage_cli.target.gpus import Target
 
 WIDENING = 1.02, 1.1, 1.4
@@ -103,8 +104,10 @@ def search(
         return deadline()
 
     ways, stopped = _explore(run, written, end, look_and_ask)
+    found = [*filter(None, map(run.assembly.exact_candidate, ways)), as_written, *literal]
+    named = {e.out for e in run.d.program.eqns}
     return SearchResult(
-        _cheapest_first([*filter(None, map(run.assembly.exact_candidate, ways)), as_written, *literal]),
+        _cheapest_first([*found, *(without_merges(c, target, named) for c in found)]),
         as_written,
         classes=len(run.d.nodes),
         nodes=sum(len(n) for n in run.d.nodes.values()),

@@ -25,8 +25,9 @@ MAX_TOGETHER = 8
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
 
-Made = dict[tuple[tuple[Form, ...], tuple[Form, ...]], Costed | None]
-"""The cheapest kernel by the classes that it puts into memory and those that it reads; None where there is none."""
+Made = dict[tuple[tuple[Form, ...], ...], Costed | None]
+"""The cheapest kernel by the classes that it puts into memory and those that its foldings read; None where there is
+none."""
 
 
 class OutOfTimeError(Exception):
@@ -116,12 +117,13 @@ def improved(planner: Planner, kernels: Kernels) -> Kernels:
 def _maker(planner: Planner) -> Make:
     def kernel(targets: tuple[Form, ...], memory: frozenset[Form]) -> Costed | None:
         try:
-            e = folded(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
+            ways = foldings(planner, targets, lambda c: planner.d.is_input(c) or (c in memory and c not in targets))
         except InexpressibleError:
             return None
-        key = targets, e.leaves
+        key = targets, *(e.leaves for e in ways)
         if key not in planner.made:
-            planner.made[key] = min(planner.implemented(e), key=lambda c: c.us, default=None)
+            found = (c for e in ways for c in planner.implemented(e))
+            planner.made[key] = min(found, key=lambda c: c.us, default=None)
         return planner.made[key]
 
     return kernel
@@ -250,10 +252,17 @@ def folded(planner: Planner, targets: tuple[Form, ...], in_memory: Callable[[For
 
     Raises InexpressibleError.
     """
+    return foldings(planner, targets, in_memory)[0]
+
+
+def foldings(planner: Planner, targets: tuple[Form, ...], in_memory: Callable[[Form], bool]) -> list[Expansion]:
+    """As `folded`; and where there are ways with fewer passes, with these: what the program divides by a sum, and then
+    sums, is summed first and divided behind it. Raises InexpressibleError."""
     folding = _Folding(planner, in_memory)
     if not folding.make(targets, folding.own) and not folding.make(targets, folding.any):
         raise InexpressibleError("an operator of the program needs its own result")
-    return folding.expansion(targets)
+    own = folding.expansion(targets)
+    return [own, folding.expansion(targets)] if folding.choose_fewer_passes() else [own]
 
 
 class _Folding:
@@ -262,6 +271,7 @@ class _Folding:
 
     def __init__(self, planner: Planner, in_memory: Callable[[Form], bool]) -> None:
         self.is_input, self.options, self.in_memory = planner.d.is_input, planner.space.options, in_memory
+        self.space = planner.space
         self.chosen: dict[Form, Node] = {}
 
     def own(self, f: Form) -> list[Node]:
@@ -299,6 +309,22 @@ class _Folding:
                 if origin is None:
                     break
         return len(ways) < before
+
+    def choose_fewer_passes(self) -> bool:
+        """Chooses, for classes in the order of computation, nodes that wait for fewer reductions, made of what was
+        chosen before them. Whether there are any."""
+        passes: dict[Form, int] = {}
+        before = dict(self.chosen)
+        for f, own in before.items():
+            ways = [own]
+            if own.reduces:
+                ways += (
+                    n for n in self.options[f] if not n.moved and not (self.space.exceeds(n) or self.space.enlarges(n))
+                )
+            ready = (n for n in ways if all(c in passes for c in self.inside(f, n)))
+            self.chosen[f] = min(ready, key=lambda n: n.passes(passes))
+            passes[f] = self.chosen[f].passes(passes)
+        return self.chosen != before
 
     def expansion(self, targets: tuple[Form, ...]) -> Expansion:
         """Of what the targets need of it."""

@@ -248,6 +248,7 @@ def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int
         ("m, h*16 + d", 1.0),
         ("m + i - 1, k", 10 / 24),
         ("2*m + i, k", 17 / 24),
+        ("2*m + 3*i, k", 19 / 24),
         ("m + i, d + 2*h", 10 / 24 * 18 / 32),
         ("m + i, i", 1.0),
         ("m//2 + i, k", 1.0),

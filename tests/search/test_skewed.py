@@ -62,6 +62,33 @@ outputs: {O: [y, e]}
     assert skewed(lower(parse_spec(text).at())) is None
 
 
+NEIGHBOURS = """
+name: neighbours
+dims: {{n: {n}, m: {m}, k: 4, d: {d}, e: 8}}
+inputs: {{H: [m, d], N: {{dims: [n, k], dtype: int32, below: m, padded: true}}, W: [d, e], B: [e]}}
+program: |
+  O = max(relu(dot(H[N[n, k], d], W, d) + B), k)
+outputs: {{O: [n, e]}}
+"""
+
+
+def test_rows_that_a_table_names_often_are_multiplied_once() -> None:
+    found = skewed(lower(parse_spec(NEIGHBOURS.format(n=20, m=20, d=8)).at()))
+    assert found is not None
+    assert "t1_m[m, e] = dot(H, W; d)" in [str(e) for e in found.eqns]
+
+
+@pytest.mark.parametrize(("m", "d"), [(21, 8), (20, 7)])
+def test_rows_that_are_read_seldom_or_have_more_columns_behind_it_are_multiplied_as_they_are_read(
+    m: int, d: int
+) -> None:
+    assert skewed(lower(parse_spec(NEIGHBOURS.format(n=20, m=m, d=d)).at())) is None
+
+
+def test_kernels_that_read_products_of_rows_by_a_table_are_right(interpreter: Interpreter) -> None:
+    assert problem(NEIGHBOURS.format(n=17, m=13, d=8), interpreter) is None
+
+
 @pytest.mark.parametrize("index", ["s - q + 16", "q - s + 19"])
 def test_kernels_that_read_it_are_right(index: str, interpreter: Interpreter) -> None:
     assert problem(relative(17, 40, index), interpreter) is None
