@@ -270,6 +270,10 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "argmax": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), (R(4, 7),)),
     "maximum_and_place": (lambda x: x.max(1), (R(4, 7),)),
     "topk": (lambda x: x.topk(3), (R(4, 9),)),
+    "rows_of_each": (
+        lambda x, w: x[torch.arange(4)[:, None], (x @ w).topk(2)[1]].view(2, 2, 2, 8) + 1,
+        (R(4, 6, 8), R(8)),
+    ),
     "logits": (lambda x, w: (x @ w).argmax(-1), (R(4, 7), R(7, 9))),
     "count": (lambda x: (x > 0).sum(-1), (R(4, 7),)),
     "count_of_all": (lambda x: (x > 0).sum(), (R(4, 7),)),

@@ -11,7 +11,20 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves, source
+from mirage_cli.spec.arrays import (
+    Applied,
+    Array,
+    Axis,
+    Counted,
+    Dim,
+    Part,
+    Trace,
+    Unsupported,
+    Viewed,
+    leaves,
+    size_of,
+    source,
+)
 from mirage_cli.spec.aten.magnitudes import is_whole
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
@@ -163,12 +176,30 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     shapes = broadcast_tensors([i for _, i in given])
     inner = len(shapes[0].dims)
     rest = len(x.dims) - len(dims)
-    x = p.viewed(x, [*[()] * inner, *x.dims])
+    x, shapes = beside_counted(x, shapes)
     for index in shapes:  # each takes the first position that is left
         asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
         x = one_of(x, inner, asked, wraps=True)
     assert len(x.dims) == inner + rest
     return with_named_at(x, inner, front)
+
+
+def beside_counted(x: Array, indices: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """x with the positions of the indices in front of its own, and the indices that are left, each for the first
+    position of x that no index took. An index that counts a whole axis takes none: the axis stands where it counts, as
+    of a batch, of which each has rows of its own."""
+    places: list[Dim] = [() for _ in indices[0].dims]
+    others: list[tuple[Array, Dim]] = []
+    for index, dim in zip(indices, x.dims, strict=False):
+        root = source(index)
+        along = [d for d, own in enumerate(index.dims) if own and own == root.dims[0]] if index.how else []
+        whole = root.how == Counted(0, 1) and root.shape == (size_of(dim),) and len(along) == 1
+        if whole and not places[along[0]]:
+            places[along[0]] = dim
+        else:
+            others.append((index, dim))
+    behind = x.dims[len(indices) :]
+    return p.viewed(x, [*places, *(dim for _, dim in others), *behind]), [index for index, _ in others]
 
 
 @aten("aten._unsafe_index", looks_up=True, with_node=True)
