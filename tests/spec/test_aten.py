@@ -101,11 +101,19 @@ def test_an_element_of_each_row_is_picked_before_what_is_made_of_the_row() -> No
     assert "sum(where(index(a1) == X1, X0, 0), a1) - logsumexp(X0, a1)" in traced.graph.text()
 
 
-def test_rows_that_each_of_a_batch_names_are_its_own() -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("rows_of_each", [2, 2, 2, 6, 8]),
+        ("rows_of_each_written", [2, 4, 6, 8]),
+        ("rows_of_each_added_to", [2, 3, 4, 6, 8]),
+    ],
+)
+def test_rows_that_each_of_a_batch_names_are_its_own(name: str, sizes: list[int]) -> None:
     """None is compared with those of the others."""
-    function, inputs = CASES["rows_of_each"]
+    function, inputs = CASES[name]
     _, traced = whole(function, inputs)
-    assert sorted(traced.graph.dims.values()) == [2, 2, 2, 6, 8]
+    assert sorted(traced.graph.dims.values()) == sizes
 
 
 def test_a_packed_projection_is_split_in_heads() -> None:
