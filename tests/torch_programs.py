@@ -270,6 +270,22 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "argmax": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), (R(4, 7),)),
     "maximum_and_place": (lambda x: x.max(1), (R(4, 7),)),
     "topk": (lambda x: x.topk(3), (R(4, 9),)),
+    "rows_of_each": (
+        lambda x, w: x[torch.arange(4)[:, None], (x @ w).topk(2)[1]].view(2, 2, 2, 8) + 1,
+        (R(4, 6, 8), R(8)),
+    ),
+    "rows_of_each_written": (
+        lambda x, w, v: (x + 1).index_put((torch.arange(4)[:, None], (x @ w).topk(2)[1]), v),
+        (R(4, 6, 8), R(8), R(4, 2, 8)),
+    ),
+    "rows_of_each_added_to": (
+        lambda x, i, v: (x + 1).index_put((i, torch.arange(6)[:, None, None]), v, accumulate=True),
+        (R(4, 6, 8), torch.randint(0, 4, (6, 2, 3)), R(6, 2, 3, 1)),
+    ),
+    "softmax_of_equal_numbers": (
+        lambda x: (x[:, :1].expand(4, 7).softmax(-1) * x + x.new_zeros(7).softmax(0), x.new_zeros(4, 1).softmax(0) + x),
+        (R(4, 7),),
+    ),
     "logits": (lambda x, w: (x @ w).argmax(-1), (R(4, 7), R(7, 9))),
     "count": (lambda x: (x > 0).sum(-1), (R(4, 7),)),
     "count_of_all": (lambda x: (x > 0).sum(), (R(4, 7),)),

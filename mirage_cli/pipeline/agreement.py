@@ -5,16 +5,17 @@ PyTorch rounds to the types of the model. The program is evaluated in float64.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
+from typing import Any, Literal, TypeVar, get_args  # torch's graphs and nodes have few types
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.inplace import calls
+from mirage_cli.pipeline.named import WHOLE
 from mirage_cli.pipeline.region import Kept, Region
 from mirage_cli.pipeline.symbols import placeholders, two_each, valued
 from mirage_cli.spec.aten.trace import row_of
@@ -47,6 +48,10 @@ class NotRunError(Exception):
     """Why a module that PyTorch exported cannot be compared with its program."""
 
 
+class NamesNoRowError(NotRunError):
+    """A number of random data names no row of a tensor."""
+
+
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of random data. Raises NotRunError.
 
@@ -73,17 +78,52 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     precision = precision_of(module)
     refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
     kinds = ("fractions",) if refused else get_args(Data)
+
+    def sampled(given: Sequence[Any]) -> tuple[Sample, list[torch.Tensor] | None]:
+        sample = Sample.of(region, program, given, sizes)
+        return sample, sample.made_by(module)
+
     for data in kinds:
-        sample = Sample.of(region, program, examples(module, data, apart, words), sizes)
+        try:
+            sample, made = run(module, sampled, data, apart, words)
+        except NamesNoRowError:
+            if data == kinds[-1]:
+                raise
+            continue
         with not_run("it is not computed in float64"):  # which may be of too little memory
             exact = sample.exact()
-        with not_run("PyTorch does not run it"):
-            made = sample.made_by(module)
         if made is None or (data != kinds[-1] and any(map(overflows, made, exact))):
             continue
         if (same := sample.compared(made, exact, precision)) is not None:
             return same
     raise NotRunError("of random data PyTorch makes no numbers that rounding leaves to be compared")
+
+
+Made = TypeVar("Made")
+
+
+def run(module: Any, function: Callable[[Sequence[Any]], Made], *how: Any) -> Made:
+    """A function of random data that runs a module by `InRows`. Where whole numbers that differ name no row, all are 0,
+    or all are 1: the difference of two, and what is counted from 1. how: of `examples`. Raises NotRunError."""
+    for whole in (None, 0, 1):
+        with suppress(NamesNoRowError), not_run("PyTorch does not run it"):
+            return function(examples(module, *how, whole=whole))
+    raise NamesNoRowError("of random data PyTorch is to look up rows that there are not")
+
+
+class InRows(torch.fx.Interpreter):
+    """Runs a module, and raises NamesNoRowError where a number names no row: on a GPU PyTorch refuses that by an
+    assertion that ends all."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        for named in row_of(n).named(n):
+            index, of = self.env[named.index], self.env[named.of]
+            size = of.shape[named.axis]
+            right = (index >= (-size if named.from_end else 0)) & (index < size)
+            right = right if named.besides is None else right | (index == named.besides)
+            if index.dtype in WHOLE and not bool(right.all()):
+                raise NamesNoRowError(f"a number names no row of {named.of}")
+        return super().run_node(n)
 
 
 @contextmanager
@@ -121,7 +161,7 @@ class Sample:
 
     def made_by(self, module: Any) -> list[torch.Tensor] | None:
         """What PyTorch makes the region's results; None where one of them has no number."""
-        made = module(*self.given)
+        made = InRows(module).run(*self.given)
         outputs = [in_arithmetic(y) for y in (made if isinstance(made, list | tuple) else [made])]
         if not all(bool(y.isfinite().any()) for y in outputs):
             return None
@@ -165,9 +205,16 @@ of many factors are within float16's range; the first two over 64: sums over tho
 those."""
 
 
-def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
+def examples(
+    module: Any,
+    data: Data = "normal",
+    apart: Container[int] = (),
+    words: Container[int] = (),
+    whole: int | None = None,
+) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
-    equal. words: those of which each bit may be set. No two are equal along an axis where all are written along it."""
+    equal. words: those of which each bit may be set. No two are equal along an axis where all are written along it.
+    whole: what other whole numbers are; None where they differ."""
     given = placeholders(module.graph)
     values = [n.meta["val"] for n in given]
     rows = (named for n in calls(module.graph) for named in row_of(n).named(n) if named.apart)
@@ -186,6 +233,8 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = (), wor
         if i in words:
             word = torch.empty(x.shape, dtype=x.dtype, device=x.device)  # of one that may have no data
             return word.random_(-(1 << 31), 1 << 31, generator=generators[x.device])
+        if whole is not None and x.dtype in WHOLE:
+            return torch.full(x.shape, whole, dtype=x.dtype, device=x.device)
         return drawn(x, generators[x.device], data)
 
     return [example(i, x) for i, x in enumerate(values)]
@@ -212,6 +261,16 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
     if 0 in like.stride():
         return x
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
+
+
+def looked_up(module: Any) -> Sequence[Any]:
+    """Random inputs of a region's module that PyTorch takes. Raises NotRunError."""
+
+    def taken(given: Sequence[Any]) -> Sequence[Any]:
+        InRows(module).run(*given)
+        return given
+
+    return run(module, taken)
 
 
 def in_arithmetic(y: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from mirage_cli.pipeline.agreement import examples
+from mirage_cli.pipeline.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
@@ -122,7 +122,10 @@ def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -
         own = model.get_submodule(region.module)
         assert isinstance(own, torch.fx.GraphModule), "a region is a graph"
         with tracing(None), unset_fake_temporarily(), torch.no_grad():
-            given = examples(own)
+            try:
+                given = looked_up(own)
+            except NotRunError as error:
+                return Gain(region, None, str(error))
             arguments = Arguments(tuple(given), (False,) * len(given))
             beside = region_beside(Replaced(own, region, kernel), by_inductor(copy.deepcopy(own), given), arguments)
         figures.keep(kernel, beside)

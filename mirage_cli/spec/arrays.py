@@ -207,6 +207,7 @@ class Trace:
         self.below: dict[Array, tuple[int, Dim]] = {}  # of tables: less than what entries are, and whose size it is
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
+        self.renamed: dict[Array, Sequence[tuple[Axis, Axis]]] = {}  # axes that are other ones in what an array makes
         self.stores: list[InPlaceWrite] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
@@ -278,6 +279,7 @@ class Trace:
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
         needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
+        self.split_alike([pair for a in needed for pair in self.renamed.get(a, ())])
         axes = axis_names([a for a, _ in outputs.values()], needed)
         sizes = {n: x.size for x, n in axes.items()}
         given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
@@ -302,6 +304,12 @@ class Trace:
             self.maker = store.maker
             store.write(names, *(values[a] for a in store.arrays))
         return graph
+
+    def split_alike(self, pairs: Sequence[tuple[Axis, Axis]]) -> None:
+        """Splits axes and those that they are renamed to until all agree. Raises Unsupported."""
+        before = -1
+        while before < (before := sum(len(paired([y], [x])) for y, x in pairs)):
+            pass
 
     def input_of(self, names: Names, a: Array, dtype: str, scale: float | None) -> Value:
         """The input of the graph."""

@@ -61,7 +61,9 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
         new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}
         return g.rename(value, **{o: names.graph.axis(n) for o, n in new.items() if o != n})
 
-    return a.trace.add(Array(a.trace, dims, held, (a,), make, a.mask))
+    made = a.trace.add(Array(a.trace, dims, held, (a,), make, a.mask))
+    a.trace.renamed[made] = pairs
+    return made
 
 
 def mask_with_axes(a: Array, renamed: Mapping[Axis, Axis], dims: Sequence[Dim]) -> Array:

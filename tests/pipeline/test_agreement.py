@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from mirage_cli.pipeline.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
@@ -55,6 +56,43 @@ def test_what_rounding_on_the_way_may_decide_is_the_same_program() -> None:
     assert close(y, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
     assert not close(y, exact, torch.float32, sample.moved(i, torch.float32))
     assert not close(y.int() + 1, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
+
+
+def heights(boxes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The embeddings of the heights of boxes: no random numbers are a bottom and a top."""
+    return rows[boxes[:, 3] - boxes[:, 1]] + F.embedding(boxes[:, 3] - boxes[:, 1], rows)
+
+
+def counted_from_1(classes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return F.embedding(classes - 1, rows) * 2
+
+
+def levels(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return F.embedding((x * 4).long(), rows) * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (heights, torch.tensor([[0, 1, 2, 3], [1, 2, 4, 2]])),
+        (counted_from_1, torch.tensor([1, 3])),
+        (levels, torch.tensor([0.3, 0.8])),
+    ],
+)
+def test_rows_that_are_looked_up_by_computed_numbers_are_there(function: Any, given: torch.Tensor) -> None:
+    """Most random data names none, which PyTorch refuses, on a GPU by an assertion that ends all."""
+    inputs = given, torch.randn(5, 3)
+    found = cut(exported(as_module(function), inputs))
+    assert found.left == {} and found.regions
+    torch.testing.assert_close(found.model(*inputs), function(*inputs))
+
+
+def test_where_no_data_names_rows_the_region_is_pytorchs() -> None:
+    def far(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return F.embedding(x + 9, rows) * 2
+
+    found = cut(exported(as_module(far), (torch.tensor([-9, -8]), torch.randn(5, 3))))
+    assert found.regions == [] and "rows that there are not" in " ".join(found.left.values())
 
 
 def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:

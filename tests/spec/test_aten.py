@@ -101,6 +101,21 @@ def test_an_element_of_each_row_is_picked_before_what_is_made_of_the_row() -> No
     assert "sum(where(index(a1) == X1, X0, 0), a1) - logsumexp(X0, a1)" in traced.graph.text()
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("rows_of_each", [2, 2, 2, 6, 8]),
+        ("rows_of_each_written", [2, 4, 6, 8]),
+        ("rows_of_each_added_to", [2, 3, 4, 6, 8]),
+    ],
+)
+def test_rows_that_each_of_a_batch_names_are_its_own(name: str, sizes: list[int]) -> None:
+    """None is compared with those of the others."""
+    function, inputs = CASES[name]
+    _, traced = whole(function, inputs)
+    assert sorted(traced.graph.dims.values()) == sizes
+
+
 def test_a_packed_projection_is_split_in_heads() -> None:
     """The packed weight is read at an offset, not copied; no axis has a size that is no head's."""
     _, traced = whole(*CASES["attention"])
@@ -176,6 +191,18 @@ def test_two_axes_of_one_tensor_stay_two() -> None:
     a = t.input("A", (4, 4), "float32")
     text = t.graph("p", {"O": (einsum("mk,nk->mn", a, a), "float32")}).text()
     assert "rename(X" not in text and "rename(A" in text
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 4), (4, 2, 2), (16,)])
+def test_axes_that_one_tensor_is_taken_beside_itself_along_are_split_alike(shape: tuple[int, ...]) -> None:
+    """Whichever of the two is split, and after they were taken side by side."""
+    t = Trace()
+    a = t.input("A", (4, 3), "float32")
+    made = elementwise(lambda x: x * 2, reshaped(einsum("mk,nk->mn", a, a), shape))
+    program = t.graph("p", {"O": (made, "float32")}).program()
+    x = torch.randn(4, 3).double()
+    (found,) = reference64(program, [x.reshape([program.sizes[d] for d in program.inputs[0].dims])])
+    torch.testing.assert_close(found.reshape(shape), (x @ x.T * 2).reshape(shape))
 
 
 @pytest.mark.parametrize(("shape", "wanted"), [((6, 4), (8, 3)), ((2, 5, 3), (3, 10)), ((6, 4), (3, 8))])

@@ -11,7 +11,19 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Applied, Array, Axis, Counted, Part, Trace, Unsupported, Viewed, leaves, source
+from mirage_cli.spec.arrays import (
+    Applied,
+    Array,
+    Axis,
+    Counted,
+    Dim,
+    Part,
+    Trace,
+    Unsupported,
+    Viewed,
+    leaves,
+    source,
+)
 from mirage_cli.spec.aten.magnitudes import is_whole
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
@@ -163,12 +175,36 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     shapes = broadcast_tensors([i for _, i in given])
     inner = len(shapes[0].dims)
     rest = len(x.dims) - len(dims)
-    x = p.viewed(x, [*[()] * inner, *x.dims])
+    x, shapes = beside_counted(x, shapes)
     for index in shapes:  # each takes the first position that is left
         asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
         x = one_of(x, inner, asked, wraps=True)
     assert len(x.dims) == inner + rest
     return with_named_at(x, inner, front)
+
+
+def beside_counted(x: Array, indices: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """x with the positions of the indices in front of its own, and the indices that are left, each for the first
+    position of x that no index took. An index of `batches` takes none: x's axis stands where it counts."""
+    own = batches(dict(enumerate(indices)), x)
+    places: list[Dim] = [() for _ in indices[0].dims]
+    for d, place in own.items():
+        places[place] = x.dims[d]
+    others = [i for d, i in enumerate(indices) if d not in own]
+    return p.viewed(x, [*places, *(dim for d, dim in enumerate(x.dims) if d not in own)]), others
+
+
+def batches(indices: Mapping[int, Array], x: Array) -> dict[int, int]:
+    """The axes of x that an index counts whole, and at which of the index's positions: axes of a batch, of which each
+    has rows of its own, named by the other indices. indices: by x's axes, of one shape."""
+    found: dict[int, int] = {}
+    for d, index in indices.items():
+        root = source(index)
+        if root.how == Counted(0, 1) and root.shape == (x.shape[d],):
+            place, *more = (i for i, own in enumerate(index.dims) if own == root.dims[0])
+            if root.dims[0] and not more and place not in found.values():
+                found[d] = place
+    return found
 
 
 @aten("aten._unsafe_index", looks_up=True, with_node=True)
@@ -320,16 +356,23 @@ def _index_put(x: Array, indices: Sequence[Any], value: Any, accumulate: bool = 
     each = broadcast_tensors([*given.values()])
     first, *others = given
     lead = first if others == [*range(first + 1, first + 1 + len(others))] else 0
-    rest = [d for d in range(len(x.dims)) if d not in given]
-    sizes, inner = [x.shape[d] for d in rest], each[0].shape
+    sizes, inner = [n for d, n in enumerate(x.shape) if d not in given], each[0].shape
     value = p.expanded(number_of(value), [*sizes[:lead], *inner, *sizes[lead:]])
-    named = [*range(lead, lead + len(inner))]
-    order = [*(d for d in range(len(value.dims)) if d not in named), *named]
-    value = p.reshaped(p.permuted(value, order), [*sizes, -1])
-    beside = dict(zip(rest, value.dims, strict=False))
-    value = p.viewed(value, [*(beside.get(d, ()) for d in range(len(x.dims))), value.dims[-1]])
-    entries = {d: p.reshaped(i, [*[1] * len(x.dims), -1]) for d, i in zip(given, each, strict=True)}
-    return put(x, entries, value, accumulate)
+    indices = dict(zip(given, each, strict=True))
+    own = batches(indices, x)
+    own = own if len(own) < len(given) else {}
+    behind = iter([d for d in range(len(value.dims)) if not 0 <= d - lead < len(inner)])
+    at = {d: own[d] + lead if d in own else next(behind) for d in range(len(x.dims)) if d in own or d not in given}
+    entries = {d: behind_batches(i, own, x) for d, i in indices.items() if d not in own}
+    return put(x, entries, behind_batches(value, at, x), accumulate)
+
+
+def behind_batches(a: Array, at: Mapping[int, int], x: Array) -> Array:
+    """An array with some of its positions where x has them, and all others as one, behind. at: by x's positions."""
+    order = [*at.values(), *(d for d in range(len(a.dims)) if d not in at.values())]
+    flat = p.reshaped(p.permuted(a, order), [*(a.shape[d] for d in at.values()), -1])
+    beside = dict(zip(at, flat.dims, strict=False))
+    return p.viewed(flat, [*(beside.get(d, ()) for d in range(len(x.dims))), flat.dims[-1]])
 
 
 def differ(index: Array, size: int, alone: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.arrays import Array, Trace, Unsupported, leaves
 from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import cat, squeeze, unsqueeze
@@ -178,8 +178,10 @@ def _logsumexp(x: Array, dims: Any, keep: bool = False) -> Array:
 @aten("aten.softmax", "aten._softmax", behind=1)
 def softmax(x: Array, dim: int, *_: Any) -> Array:
     x, at = number_of(x), positions(x, dim)
-    alone = all(x.shape[d] == 1 for d in at)
-    return both(lambda v: g.exp(v - v), x) if alone else p.along("softmax", x, at)
+    if {*leaves(axis for d in at for axis in x.dims[d])} & {*x.own}:
+        return p.along("softmax", x, at)
+    n = math.prod(x.shape[d] for d in at)  # of equal numbers, or of one
+    return both(lambda v: g.exp(v - v) if n == 1 else g.exp(v - v) / n, x)
 
 
 @aten("aten._safe_softmax", behind=1)
