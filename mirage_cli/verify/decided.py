@@ -1,9 +1,14 @@
-"""The judgement of outputs that are whole numbers, masks or float8. Exported kernels carry this text.
+"""The judgement of outputs that are whole numbers, masks or float8, and of elements that rest on such. Exported kernels
+carry this text.
 
 Each element is a decision: which of two numbers is the larger, which whole number or number of float8 is the nearest.
 Rounding may decide otherwise where they are close, and nowhere else. So an element equals float64's, or lies between
 the least and the largest that evaluations in float64 come to whose every result is moved at random, by up to
 `tolerance` times what rounding moves it by. Where all of these agree with float64, the decision is settled.
+
+A few elements of another output may rest on decisions: the mean of the points that are nearest to a centre, where one
+is as near to two. There float64 may be missed by the error that is allowed everywhere, its slack, or these evaluations
+are farther apart than twice that, and the element lies between them, or is off by no more than the slack.
 """
 
 from __future__ import annotations
@@ -84,20 +89,28 @@ class Decisions:
         self.count = self.known = 0
         self.at = torch.zeros(0, dtype=torch.long)
         self.mine, self.want = torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
-        self.least, self.most = self.want, self.want
+        self.least, self.most, self.slack = self.want, self.want, self.want
 
-    def add(self, y: torch.Tensor, ref: torch.Tensor, positions: Sequence[int] | None = None) -> None:
-        """Adds what the output has at these positions of the axis, which follow each other, beside float64's."""
+    def add(
+        self,
+        y: torch.Tensor,
+        ref: torch.Tensor,
+        positions: Sequence[int] | None = None,
+        slack: torch.Tensor | None = None,
+    ) -> None:
+        """Adds what the output has at these positions of the axis, which follow each other, beside float64's. slack: by
+        how much each element may miss it."""
         want, got = held(ref, self.dtype).flatten(), y.double().flatten()
+        spare = torch.zeros_like(want) if slack is None else slack.expand(ref.shape).flatten()
         known = ~want.isnan()
-        at = (known & (got != want)).nonzero()[:, 0]
-        here = got[at], want[at], want[at], want[at]
+        at = (known & (got != want) & ~((got - want).abs() <= spare)).nonzero()[:, 0]
+        here = got[at], want[at], want[at], want[at], spare[at]
         if positions is not None:
             outer, rest = at // (len(positions) * self.inner), at % (len(positions) * self.inner)
             at = outer * (self.length * self.inner) + rest + positions[0] * self.inner
-        before = self.at, self.mine, self.want, self.least, self.most
+        before = self.at, self.mine, self.want, self.least, self.most, self.slack
         joined = [torch.cat([a.to(b.device), b]) for a, b in zip(before, (at, *here), strict=True)]
-        self.at, self.mine, self.want, self.least, self.most = joined
+        self.at, self.mine, self.want, self.least, self.most, self.slack = joined
         self.count += y.numel()
         self.known += int(known.sum())
 
@@ -123,7 +136,8 @@ class Decisions:
     def explained(self) -> torch.Tensor:
         """Of the elements that differ, whether rounding explains each. Where an evaluation is undefined, anything is
         right."""
-        inside = (self.least <= self.mine) & (self.mine <= self.most)
+        inside = (self.least - self.slack <= self.mine) & (self.mine <= self.most + self.slack)
+        inside &= self.most - self.least > 2 * self.slack
         return inside | (self.mine.isnan() & (self.most - self.least == torch.inf))
 
     def open(self, positions: Sequence[int] | None = None) -> int:

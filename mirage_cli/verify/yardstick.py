@@ -13,7 +13,7 @@ from typing import Any  # what a function returns: a tensor, several, or nothing
 
 import torch
 
-from mirage_cli.verify.decided import ROUNDS, Decisions, decides
+from mirage_cli.verify.decided import MANY, ROUNDS, Decisions, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
 from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.rows import row_axis
@@ -21,6 +21,8 @@ from mirage_cli.verify.rows import row_axis
 DRAWS = 8
 """Evaluations with rounding by chance: one alone is exact by luck where an output, or a mean that all of an output
 rests on, is a single number."""
+SELDOM = 1 / 64
+"""The part of an output whose elements may rest on what rounding decides, where they are more than `MANY`."""
 
 
 # -- pieces
@@ -239,7 +241,7 @@ def judge_outputs(
     outputs have few elements, or by its order of multiplying (with seed 0 it also stands in for eager where that has an
     inf or NaN and float64 has none); and `rounded(.., torch.float32, seed)`, the definition operator by operator in
     float32 from inputs as far off, since eager's fused operators may be exact where no sum is. Whole numbers, masks
-    and float8 are decisions: `judge_decisions`.
+    and float8 are decisions: `judge_decisions`; so are the few elements of another output that rest on such.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
@@ -260,7 +262,7 @@ def judge_outputs(
         if decides(y.dtype):
             found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
             continue
-        how = pieces, overflow_like_eager, ranged, {} if known is None else known
+        how = anew, pieces, overflow_like_eager, ranged, {} if known is None else known
         found.append(_Output(i, y, eager[i], exact, rounded, *how).judgement(name, tolerance, terms))
     worst = max(found, key=lambda j: j.score)
     return replace(worst, excused=sum(j.excused for j in found), told=all(j.told for j in found))
@@ -285,18 +287,23 @@ def judge_decisions(
         mine.add(piece.output(y, i), ref, piece.positions)
         mine.look(by_eager.double(), piece.positions)
         theirs.add(by_eager.to(y.dtype), ref, piece.positions)
-    for seeds in ROUNDS:
-        for piece in pieces_with(mine.open_positions(), pieces):
-            for seed, times, dtype in ways(seeds, max(1.0, tolerance)):
-                if not mine.open(piece.positions):
-                    break
-                mine.look(rounded(piece, dtype, seed, times)[i], piece.positions)
-        if mine.hopeless:
-            break
+    explain(mine, i, rounded, pieces, tolerance)
     found, count = mine.decided(), max(1, mine.count)
     parts = (found.differing, len(theirs.at), found.differing - found.wrong)
     error, eagers, allowed = (Error(n / count, n / count) for n in parts)
     return Judgement(name, error, eagers, allowed, found.in_words(f"output {i}"), 0, 2 * found.told >= count)
+
+
+def explain(found: Decisions, i: int, rounded: Rounded, pieces: Sequence[Piece], tolerance: float) -> None:
+    """Has evaluations of output number i with moved results looked at, until these explain all of it, or little."""
+    for seeds in ROUNDS:
+        for piece in pieces_with(found.open_positions(), pieces):
+            for seed, times, dtype in ways(seeds, max(1.0, tolerance)):
+                if not found.open(piece.positions):
+                    break
+                found.look(rounded(piece, dtype, seed, times)[i], piece.positions)
+        if found.hopeless:
+            break
 
 
 def ways(seeds: range, tolerance: float) -> Iterator[tuple[int, float, torch.dtype | None]]:
@@ -412,13 +419,14 @@ class _Output:
         eager: torch.Tensor,
         exact: Exact,
         rounded: Rounded,
+        anew: Rounded,
         pieces: Sequence[Piece],
         overflow_like_eager: bool,
         ranged: Exact | None,
         known: Known,
     ) -> None:
         self.i, self.y, self.eager, self.known = i, y, eager, known
-        self.exact, self.rounded, self.pieces = exact, rounded, pieces
+        self.exact, self.rounded, self.anew, self.pieces = exact, rounded, anew, pieces
         self.overflow_like_eager, self.ranged = overflow_like_eager, ranged
         self.excuses = False
 
@@ -440,8 +448,30 @@ class _Output:
                 break
             yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
         allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
+        told = True
+        if mine.error.over(allowed) > 1 and mine.finite:
+            mine, told = self.without_decided(mine, allowed, tolerance)
         wrong, excused = self.overflow(mine, allowed)
-        return Judgement(name, mine.error, eagers, allowed, wrong, excused)
+        return Judgement(name, mine.error, eagers, allowed, wrong, excused, told)
+
+    def without_decided(self, found: Measured, allowed: Error, tolerance: float) -> tuple[Measured, bool]:
+        """The error of all but the elements that rest on what rounding decides, where those are few; and whether at
+        least half are left."""
+        off = Decisions(self.y.shape, self.pieces[0].cut.outputs[self.i] if self.pieces[0].cut else 0, self.y.dtype)
+        for piece in self.pieces:
+            ref = self.exact(piece)[self.i]
+            off.add(piece.output(self.y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
+        if not 0 < len(off.at) <= max(MANY, SELDOM * off.count):
+            return found, True
+        explain(off, self.i, self.anew, self.pieces, tolerance)
+        if not bool(off.explained.any()):
+            return found, True
+        decided = torch.zeros(self.y.shape, dtype=torch.bool, device=self.y.device)
+        decided.view(-1)[off.at[off.explained]] = True
+        left = measured(self.y, self.i, self.pieces)
+        for piece, y, _, part in self.parts():
+            left.add(torch.where(piece.output(decided, self.i), part.ref.to(y.dtype), y), part)
+        return left, 2 * int(decided.sum()) <= off.count
 
     def compared(self, result: torch.dtype) -> tuple[Measured, tuple[Error, Error]]:
         """The output, with eager's error and that of the exact output in this type, which are the same for every

@@ -264,3 +264,41 @@ def test_chance_may_leave_a_few_open_at_first(count: int, explained: bool) -> No
     judged = judge_outputs("normal", [y], lambda _: [ref], [ref.int()], rounded, 4, False)
     assert (judged.problem is None) == explained == (len(asked) == 20)
     assert (decided(y, ref, iter([*[ref] * 20, y.double()])).wrong == 0) == explained
+
+
+def test_a_few_elements_may_rest_on_decisions() -> None:
+    """Two of 640 are something else in half of the evaluations that are moved as far as rounding may. They lie between,
+    or are off by no more than any element may be."""
+    ref = torch.linspace(1, 2, 640, dtype=torch.float64).reshape(64, 10)
+    decided = ref.clone()
+    decided[3, 4:6] = torch.tensor([0.0, 5.0])
+
+    def rounded(_: Piece, __: object, seed: int, times: float | None) -> Tensors:
+        return [decided if times and seed % 2 else ref * (1 + 1e-7)]
+
+    def problem(y: torch.Tensor) -> str | None:
+        return judge_outputs("normal", [y.float()], lambda _: [ref], [ref.float()], rounded, 4, False).problem
+
+    def changed(*places: tuple[int, int, float]) -> torch.Tensor:
+        y = decided.clone()
+        for row, column, value in places:
+            y[row, column] = value
+        return y
+
+    assert problem(decided) is None
+    assert problem(changed((3, 4, 0.5), (3, 5, float(ref[3, 5])))) is None
+    assert problem(changed((3, 4, -1e-7))) is None
+    assert problem(changed((3, 5, 5.01)))
+    assert problem(changed((3, 6, 5.0)))
+    assert problem(changed((40, 4, 0.0)))
+    assert problem(decided * (1 + 1e-5))
+    assert problem(torch.where(torch.arange(640).reshape(64, 10) % 8 == 0, 5.0, ref))
+
+
+def test_of_an_output_most_of_which_rests_on_decisions_nothing_is_told() -> None:
+    ref = torch.ones(4, dtype=torch.float64)
+    moved = torch.tensor([1.0, 5.0, 5.0, 5.0], dtype=torch.float64)
+    for y, told in ((moved, False), (torch.tensor([1.0, 1.0, 5.0, 5.0], dtype=torch.float64), True)):
+        found = judge_outputs("normal", [y.float()], lambda _: [ref], [ref.float()],
+                              lambda _, __, ___, times: [moved if times else ref], 4, False)  # fmt: skip
+        assert found.problem is None and found.told is told
