@@ -1410,6 +1410,13 @@ def test_a_reader_that_leaves_early_is_no_error(searched: tuple[Path, Run]) -> N
 
 
 def test_a_terminal_without_greek_letters_is_no_error(searched: tuple[Path, Run]) -> None:
+    """The first as a user starts it; the others in forks, whose streams are made such."""
+    folder = searched[0]
+    run = spawn_afresh(folder, "show", "tiny.yaml", PYTHONIOENCODING="ascii")
+    assert run.code == 0 and run.out.isascii() and run.err.isascii()
+    streams = "sys.stdout.reconfigure(encoding='ascii'); sys.stderr.reconfigure(encoding='ascii')"
+    code = f"import sys; {streams}; {forked.COMMAND}"
     for args in (["show", "tiny.yaml"], ["cache", "list"], ["export", "tiny.yaml"], ["search", "mistaken.yaml"]):
-        run = spawn_afresh(searched[0], *args, PYTHONIOENCODING="ascii")
-        assert run.code == (1 if "mistaken.yaml" in args else 0) and (run.out + run.err).isascii()
+        done = forked.ran(args, folder, environment(folder), code)
+        assert done.returncode == (1 if "mistaken.yaml" in args else 0) and (done.stdout + done.stderr).isascii()
+        assert args[0] != "show" or done.stdout == run.out

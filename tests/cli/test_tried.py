@@ -54,14 +54,28 @@ ROOT = Path(__file__).parents[2]
 ID = re.compile(r"\b[0-9a-f]{12}\b")
 
 
-def in_terminal(folder: Path, width: int, *args: str, **changes: str) -> str:
-    """What a command shows on a terminal of this width."""
+IN_TURN = """
+import fcntl, json, struct, sys, termios
+width, commands = json.loads(sys.argv[1])
+fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+from mirage_cli.cli.main import main
+for n, args in enumerate(commands):
+    print(end="\x1e" if n else "", flush=True)
+    sys.argv[1:] = args
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+"""
+"""Command lines, one after the other, with a separator between what they show."""
+
+
+def in_terminal(folder: Path, width: int, *commands: Sequence[str]) -> list[str]:
+    """What each of these commands shows on a terminal of this width."""
     parent, child = pty.openpty()
-    code = f"import fcntl, struct, termios; fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('HHHH', 40, {width}, 0, 0))"
-    code += "; from mirage_cli.cli.main import main; main()"
-    env = environment(folder, TERM="xterm", NO_COLOR="1", **changes)
+    env = environment(folder, TERM="xterm", NO_COLOR="1")
     env.pop("COLUMNS", None)
-    command = [sys.executable, "-c", code, *args]
+    command = [sys.executable, "-c", IN_TURN, json.dumps([width, commands])]
     process = subprocess.Popen(command, cwd=folder, env=env, stdin=child, stdout=child, stderr=subprocess.DEVNULL)
     os.close(child)
     shown = b""
@@ -72,7 +86,7 @@ def in_terminal(folder: Path, width: int, *args: str, **changes: str) -> str:
         pass
     os.close(parent)
     assert process.wait(60) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "")
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "").split("\x1e")
 
 
 # -- tables
@@ -81,8 +95,10 @@ def in_terminal(folder: Path, width: int, *args: str, **changes: str) -> str:
 @pytest.mark.parametrize("width", [60, 80])
 def test_tables_fit_the_terminal_and_keep_whole_ids(searched: tuple[Path, Run], width: int) -> None:
     best = searched[1].results[0]["best"]["id"]
-    for args in (["cache", "list"], ["explain", "tiny.yaml"], ["search", *STORED[1:2], "--top", "2"]):
-        text = in_terminal(searched[0], width, *args)
+    commands = ["cache", "list"], ["explain", "tiny.yaml"], ["search", *STORED[1:2], "--top", "2"]
+    shown = in_terminal(searched[0], width, *commands)
+    assert len(shown) == len(commands)
+    for text in shown:
         assert best in text and "…" not in text and not set("│┃─━┌└") & set(text)
         assert max(map(len, text.splitlines())) <= width, text
 

@@ -24,6 +24,7 @@ from tests.ir.test_ops import (
     drawn,
     through_triton,
 )
+from tests.rows import rows
 
 EDGES: Mapping[str, list[tuple[float, ...]]] = {
     "floor": [(-0.5, -1), (2, 2), (-1e-40, -1), (math.inf, math.inf), (-math.inf, -math.inf), (math.nan, math.nan)],
@@ -80,8 +81,8 @@ def alone(name: str, args: tuple[Array | Fraction, ...]) -> Case:
     return Case(program, values, values, np.empty(0))
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("name", EDGES)
+@rows("column", COLUMNS)
+@rows("name", EDGES)
 def test_a_function_ends_where_that_of_pytorch_does(name: str, column: str) -> None:
     points = np.array(EDGES[name]).astype(np.float32).astype(np.float64)
     repeated = np.resize(points, (SIZES["m"] * SIZES["k"], points.shape[1])).T.reshape(-1, SIZES["m"], SIZES["k"])
@@ -102,8 +103,8 @@ def test_a_mask_may_be_of_numbers(joined: str) -> None:
     np.testing.assert_array_equal(through_triton(Case(program, (x,), (x,), x)), np.where(holds, x, 0.5))
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("name", BETWEEN_NUMBERS)
+@rows("column", COLUMNS)
+@rows("name", BETWEEN_NUMBERS)
 def test_an_argument_may_be_a_number(name: str, column: str) -> None:
     row, (through, tolerance) = OPS[name], COLUMNS[column]
     for i in row.numbers or (0, 1):

@@ -27,6 +27,7 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.access_text import parse_access, parse_index
 from mirage_cli.ir.footprint import apart, elements_read, is_injective, large_enough, read_once, untold
+from tests.rows import rows
 from tests.seeds import over_seeds
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}
@@ -82,10 +83,8 @@ def test_quotients_remainders_and_tables_print_as_they_are_read_and_are_where_th
             assert value(inner, at) == value(i, there)
 
 
-@pytest.mark.parametrize(
-    "of", ["a*16 + b", "a*32 + b*4 + 9", "b - 40", "-b + 3", "a*6 + b*4 + 2", "(b*3 + 1)//4", "b%12"]
-)
-@pytest.mark.parametrize("by", [1, 2, 3, 4, 16])
+@rows("of", ["a*16 + b", "a*32 + b*4 + 9", "b - 40", "-b + 3", "a*6 + b*4 + 2", "(b*3 + 1)//4", "b%12"])
+@rows("by", [1, 2, 3, 4, 16])
 def test_a_quotient_and_a_remainder_are_those_of_python(of: str, by: int) -> None:
     i = parse_index(of)
     for at in every(i.dims):

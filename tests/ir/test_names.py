@@ -12,6 +12,7 @@ import pytest
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPES
+from tests.rows import rows
 
 PACKAGE = Path(__file__).parents[2] / "mirage_cli"
 MODULES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] != "ir"]
@@ -70,7 +71,7 @@ def compared(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
             yield getattr(node, "lineno", 0), found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts))
+@rows("path", MODULES)
 def test_no_name_of_an_operator_is_compared(path: Path) -> None:
     assert not list(compared(ast.parse(path.read_text(encoding="utf-8"))))
 

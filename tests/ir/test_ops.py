@@ -41,6 +41,7 @@ from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.residues import Value, same
 from mirage_cli.verify.rounding import RoundEveryResult
 from mirage_cli.verify.semantics import Named
+from tests.rows import rows
 
 Array = NDArray[Any]
 
@@ -253,7 +254,7 @@ COLUMNS: Mapping[str, tuple[Callable[[Case], Array], float]] = {
 REQUIRED = [f.name for f in fields(Op) if f.default is MISSING]
 
 
-@pytest.mark.parametrize("column", REQUIRED)
+@rows("column", REQUIRED)
 def test_a_row_that_lacks_a_required_column_does_not_import(column: str) -> None:
     columns = {f.name: getattr(OPS["tanh"], f.name) for f in fields(Op)}
     assert Op(**columns) == OPS["tanh"]
@@ -263,7 +264,7 @@ def test_a_row_that_lacks_a_required_column_does_not_import(column: str) -> None
         Op(**columns)
 
 
-@pytest.mark.parametrize("column", ["known", "growth"])
+@rows("column", ["known", "growth"])
 def test_a_row_that_says_what_no_reader_knows_does_not_import(column: str) -> None:
     with pytest.raises(AssertionError, match="row tanh"):
         replace(OPS["tanh"], **{column: "surely"})
@@ -284,7 +285,7 @@ def test_an_opaque_function_that_is_new_is_assumed_to_be_one(monkeypatch: pytest
     assert any(x.startswith("new (") for x in outside(graph.kernels[0].body))
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known != "exactly"])
+@rows("name", [n for n, row in OPS.items() if row.known != "exactly"])
 def test_a_verdict_lists_what_it_knows_less_of(name: str) -> None:
     e = Eqn("R", name, ("X",) * OPS[name].arity, (), ("m",), "float")
     assert outside([e]) == (f"{name} ({ASSUMPTIONS[OPS[name].known]})",)
@@ -330,7 +331,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
         assert want == ({row.known} - {"exactly"}), row.name
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n not in POWERS])
+@rows("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n not in POWERS])
 def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
     row, algebra = OPS[name], Algebra()
     x, y = (algebra.input(n, plain(("k",))) for n in "XY")
@@ -342,8 +343,8 @@ def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
     assert np.array_equal(*results, equal_nan=True) == row.commutes
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("name", [n for n in OPS if n not in RENAMES])
+@rows("column", COLUMNS)
+@rows("name", [n for n in OPS if n not in RENAMES])
 def test_every_column_computes_the_reference(name: str, column: str) -> None:
     through, tolerance = COLUMNS[column]
     if column == "triton" and name in IDENTITIES:
@@ -355,7 +356,7 @@ def test_every_column_computes_the_reference(name: str, column: str) -> None:
 INTEGERS = [(n, c) for n in (*ELEMENTWISE, *REDUCTIONS, *CONTRACTIONS) for c in COLUMNS]
 
 
-@pytest.mark.parametrize(("name", "column"), [pytest.param(*x, id="-".join(x)) for x in INTEGERS])
+@rows(("name", "column"), [pytest.param(*x, id="-".join(x)) for x in INTEGERS])
 def test_every_column_takes_integers(name: str, column: str) -> None:
     """And gives what the reference gives for the same numbers in float64."""
     through, tolerance = COLUMNS[column]
@@ -363,8 +364,8 @@ def test_every_column_takes_integers(name: str, column: str) -> None:
         assert_close(through(c), c.expected, tolerance)
 
 
-@pytest.mark.parametrize("name", RENAMES)
-@pytest.mark.parametrize("column", [c for c in COLUMNS if c != "triton"])
+@rows("name", RENAMES)
+@rows("column", [c for c in COLUMNS if c != "triton"])
 def test_renaming_moves_nothing(name: str, column: str) -> None:
     """The pairs of a Gram matrix, x[m, k] · x[m, j] summed over m."""
     x = Tensor("X0", ("m", "k"), "float32")
@@ -378,7 +379,7 @@ def test_renaming_moves_nothing(name: str, column: str) -> None:
     assert_close(COLUMNS[column][0](Case(program, (data,), (data,), expected)), expected, 1e-12)
 
 
-@pytest.mark.parametrize("name", CONTRACTIONS)
+@rows("name", CONTRACTIONS)
 def test_large_blocks_use_the_text_of_a_contraction(name: str) -> None:
     """Small ones are multiplied out."""
     tensors = (Tensor("X", ("m", "k"), "float16"), Tensor("Y", ("k", "j"), "float16"))
@@ -392,7 +393,7 @@ def test_large_blocks_use_the_text_of_a_contraction(name: str) -> None:
 # -- kinds, axes, types
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_rows_are_complete(name: str) -> None:
     row = OPS[name]
     assert row.name == name
@@ -414,8 +415,8 @@ def test_rows_are_complete(name: str) -> None:
         assert variadic or len(names) == 1 + row.arity + axes
 
 
-@pytest.mark.parametrize("name", OPS)
-@pytest.mark.parametrize("template", ["triton", "torch"])
+@rows("name", OPS)
+@rows("template", ["triton", "torch"])
 def test_templates_use_every_argument_and_nothing_else(name: str, template: str) -> None:
     row = OPS[name]
     used = {field for _, field, _, _ in string.Formatter().parse(getattr(row, template)) if field is not None}
@@ -434,7 +435,7 @@ def test_the_text_of_a_power_is_python() -> None:
         np.testing.assert_allclose(scope["y"], row.ref(x, c))
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_shape_rule(name: str) -> None:
     """Axes are those of the arguments without the reduced ones, in the program's order, as numpy broadcasts them."""
     row = OPS[name]
@@ -454,7 +455,7 @@ def test_shape_rule(name: str) -> None:
 TYPES = {"f": "float", "i": "int", "b": "bool"}
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_the_type_of_the_result_is_the_references(name: str) -> None:
     """Of integers: an integer where the reference gives one, unless its text in Triton computes in floats."""
     row = OPS[name]
@@ -466,7 +467,7 @@ def test_the_type_of_the_result_is_the_references(name: str) -> None:
             assert c.eqn.type == ("float" if in_floats else kind)
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].result in ("same", "branches")])
+@rows("name", [n for n in OPS if OPS[n].result in ("same", "branches")])
 def test_one_float_makes_the_result_a_float(name: str) -> None:
     row = OPS[name]
     masks = MASKS.get(name, ())
@@ -480,7 +481,7 @@ def test_one_float_makes_the_result_a_float(name: str) -> None:
 # -- numbers in the row
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_an_operator_costs_at_least_one_flop_for_each_step_of_its_text(name: str) -> None:
     row = OPS[name]
     if row.kind in ("leaf", "rename"):
@@ -499,13 +500,13 @@ def jumps(c: Case) -> bool:
     return mode.jumped
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf" and OPS[n].result != "bool"])
+@rows("name", [n for n in OPS if OPS[n].kind != "leaf" and OPS[n].result != "bool"])
 def test_jumps_says_what_the_yardstick_takes_for_a_jump(name: str) -> None:
     row = OPS[name]
     assert {jumps(c) or row.result == "int" for c in cases(row)} == {row.jumps}
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
+@rows("name", [n for n in OPS if OPS[n].kind != "leaf"])
 def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) -> None:
     """Float32 arguments, the ends of the domain among them, give nearly what float64 ones give, but at a jump."""
     row = OPS[name]
@@ -519,7 +520,7 @@ def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) ->
         np.testing.assert_allclose(near, exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in POWERS])
+@rows("name", [n for n in ELEMENTWISE if n not in POWERS])
 def test_zero_says_what_padding_becomes(name: str) -> None:
     """The strongest promise that holds. Of more than two arguments none is made, and by comparisons none."""
     row = OPS[name]
@@ -535,19 +536,19 @@ def test_zero_says_what_padding_becomes(name: str) -> None:
     assert row.zero == (holds if row.arity < 3 and row.known != "mask" else "never")
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n in POWERS or OPS[n].kind in ("reduction", "leaf", "rename")])
+@rows("name", [n for n in OPS if n in POWERS or OPS[n].kind in ("reduction", "leaf", "rename")])
 def test_zero_is_said_of_functions_and_products_alone(name: str) -> None:
     assert OPS[name].zero == "never"
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.linear])
+@rows("name", [n for n, row in OPS.items() if row.linear])
 def test_linear_says_of_which_sum_it_is(name: str) -> None:
     row = OPS[name]
     args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
     np.testing.assert_array_equal(row.ref(*args), sum(c * x for c, x in zip(row.linear, args, strict=True)))
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known == "mask" and row.arity == 2])
+@rows("name", [n for n, row in OPS.items() if row.known == "mask" and row.arity == 2])
 def test_order_says_what_a_comparison_asks(name: str) -> None:
     row = OPS[name]
     x, y = (np.random.default_rng(i).integers(-2, 3, 64) for i in (0, 1))
@@ -559,7 +560,7 @@ def test_order_says_what_a_comparison_asks(name: str) -> None:
     assert [o for o, holds in asked.items() if holds] == ([(row.order.strict, row.order.turned)] if row.order else [])
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.exact])
+@rows("name", [n for n, row in OPS.items() if row.exact])
 def test_exact_is_the_reference(name: str) -> None:
     row = OPS[name]
     assert row.exact is not None
@@ -569,14 +570,14 @@ def test_exact_is_the_reference(name: str) -> None:
         assert row.exact(*many) is None
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.by_number])
+@rows("name", [n for n, row in OPS.items() if row.by_number])
 def test_by_number_says_what_division_is(name: str) -> None:
     row = OPS[name]
     x = drawn(-2, 2, (8,), 0)
     np.testing.assert_array_equal(row.ref(x, 4.0), OPS[row.by_number].ref(x, 0.25))
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.nearly])
+@rows("name", [n for n, row in OPS.items() if row.nearly])
 def test_the_quicker_text_is_nearly_the_same(name: str) -> None:
     row = OPS[name]
     assert row.nearly is not None and row.nearly != row.triton
@@ -596,7 +597,7 @@ DEGREES: Mapping[str, Callable[[float, float], tuple[float, float, float]]] = {
 """Factors of the first argument, of the second, and of the result."""
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_degree_says_how_common_factors_carry_over(name: str) -> None:
     """The first rule that holds is the row's; of one argument, "same" and "first" are one rule."""
     row = OPS[name]
@@ -615,8 +616,8 @@ def test_degree_says_how_common_factors_carry_over(name: str) -> None:
         assert row.degree in (held or {"none"})
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+@rows("whole", [False, True])
+@rows("name", [*REDUCTIONS, *CONTRACTIONS])
 def test_the_identity_of_a_reduction_changes_nothing(name: str, whole: bool) -> None:
     row = OPS[name]
     e = row.neutral(whole)
@@ -626,7 +627,7 @@ def test_the_identity_of_a_reduction_changes_nothing(name: str, whole: bool) -> 
         assert row.ref(*args, axis=(0,)) == x
 
 
-@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+@rows("name", [*REDUCTIONS, *CONTRACTIONS])
 def test_what_joins_a_reduction_makes_the_whole_of_parts(name: str) -> None:
     row = OPS[name]
     args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
@@ -634,7 +635,7 @@ def test_what_joins_a_reduction_makes_the_whole_of_parts(name: str) -> None:
     np.testing.assert_allclose(OPS[row.joins].ref(*parts), row.ref(*args, axis=(0,)))
 
 
-@pytest.mark.parametrize("name", [name for name, row in OPS.items() if row.all_reduce])
+@rows("name", [name for name, row in OPS.items() if row.all_reduce])
 def test_an_all_reduce_is_the_operator(name: str) -> None:
     """By its name in torch.distributed, and by its meaning."""
     row = OPS[name]
@@ -736,7 +737,7 @@ def meaning(row: Op, column: Callable[..., Any], interpreter: object, c: Case) -
             return column(interpreter, *args)
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_the_field_column_is_the_reference_when_it_is_run_in_float64(name: str) -> None:
     row = OPS[name]
     for c in cases(row):
@@ -745,8 +746,8 @@ def test_the_field_column_is_the_reference_when_it_is_run_in_float64(name: str) 
         )
 
 
-@pytest.mark.parametrize("turn", [False, True])
-@pytest.mark.parametrize("name", OPS)
+@rows("turn", [False, True])
+@rows("name", OPS)
 def test_the_canonical_form_is_the_reference_when_it_is_run_in_float64(name: str, turn: bool) -> None:
     row = OPS[name]
     for c in cases(row):
@@ -783,7 +784,7 @@ def agree(x: Value, y: Value) -> bool:
     return bool(same(x, y)[0].all())
 
 
-@pytest.mark.parametrize("name", OPS)
+@rows("name", OPS)
 def test_meanings_have_the_axes_of_the_result_and_follow_from_the_seed(name: str) -> None:
     for c in cases(OPS[name]):
         x = through_field(c.program)
@@ -800,7 +801,7 @@ def test_meanings_have_the_axes_of_the_result_and_follow_from_the_seed(name: str
             assert not all(agree(x, through_field(c.program, n)) for n in SEEDS[1:])
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
+@rows("name", [n for n in OPS if OPS[n].kind != "leaf"])
 def test_meanings_depend_on_every_argument(name: str) -> None:
     """An argument shifted by 1 is another argument, in the field and in the algebra; a mask is turned round."""
     row = OPS[name]
@@ -825,7 +826,7 @@ def alike(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in combinations(names, 2) if key(a) == key(b)]
 
 
-@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n not in POWERS))
+@rows(("one", "other"), alike(n for n in OPS if n not in POWERS))
 def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> None:
     """Different functions differ in the field and in the algebra. Arguments are those of the first."""
     for c, d in zip(cases(OPS[one]), cases(OPS[other]), strict=True):
@@ -838,7 +839,7 @@ def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> No
         assert not agree(through_field(c.program), through_field(swapped))
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n not in POWERS])
+@rows("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n not in POWERS])
 def test_an_operator_commutes_in_every_meaning_or_in_none(name: str) -> None:
     row = OPS[name]
     (c, *_) = cases(row)
@@ -852,7 +853,7 @@ def test_an_operator_commutes_in_every_meaning_or_in_none(name: str) -> None:
     assert agree(through_field(c.program), through_field(turned)) == expected
 
 
-@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+@rows("name", [*REDUCTIONS, *CONTRACTIONS])
 def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
     (c, *_) = cases(OPS[name])
     semantics = FieldSemantics(5, SIZES)
@@ -896,7 +897,7 @@ GIVEN = {name: tuple(Fraction(i + 1, 3) for i, _ in enumerate(row.options)) for 
 REQUIRED_NUMBERS = {n: GIVEN[n][: sum(d is None for _, d in row.options)] for n, row in DERIVED.items()}
 
 
-@pytest.mark.parametrize(("name", "axes"), OVER)
+@rows(("name", "axes"), OVER)
 def test_every_column_of_a_derived_operator_is_its_definition(name: str, axes: tuple[str, ...]) -> None:
     """`define` through float64, the slow interpreter and Triton; `torch` as it is."""
     for numbers in dict.fromkeys((REQUIRED_NUMBERS[name], GIVEN[name])):
@@ -905,7 +906,7 @@ def test_every_column_of_a_derived_operator_is_its_definition(name: str, axes: t
             assert_close(COLUMNS[column][0](c), c.expected, COLUMNS[column][1])
 
 
-@pytest.mark.parametrize("name", DERIVED)
+@rows("name", DERIVED)
 def test_rows_of_derived_operators_are_complete(name: str) -> None:
     row = DERIVED[name]
     assert row.name == name
@@ -922,7 +923,7 @@ def test_rows_of_derived_operators_are_complete(name: str) -> None:
     assert defaults == sorted(defaults, key=lambda d: d is not None)
 
 
-@pytest.mark.parametrize(("name", "axes"), OVER)
+@rows(("name", "axes"), OVER)
 def test_reduces_says_whether_the_axes_disappear(name: str, axes: tuple[str, ...]) -> None:
     """The equation's axes are those of its definition."""
     row, c = DERIVED[name], derived_case(name, axes, *GIVEN[name])
@@ -932,7 +933,7 @@ def test_reduces_says_whether_the_axes_disappear(name: str, axes: tuple[str, ...
     assert (own.dims, own.type) == (c.eqn.dims, c.eqn.type)
 
 
-@pytest.mark.parametrize("name", [d.name for d in DERIVED.values() if REQUIRED_NUMBERS[d.name] != GIVEN[d.name]])
+@rows("name", [d.name for d in DERIVED.values() if REQUIRED_NUMBERS[d.name] != GIVEN[d.name]])
 def test_an_option_that_is_left_out_has_its_default(name: str) -> None:
     row = DERIVED[name]
     axes = ("k",) if row.over_axes else ()
@@ -947,7 +948,7 @@ def test_an_option_that_is_left_out_has_its_default(name: str) -> None:
     assert form(algebra, default.program) is form(algebra, given.program)
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations(DERIVED, 2)))
+@rows(("one", "other"), list(combinations(DERIVED, 2)))
 def test_derived_operators_have_meanings_of_their_own(one: str, other: str) -> None:
     algebra = Algebra()
     programs = [derived_case(n, ("k",) * DERIVED[n].over_axes, *GIVEN[n]).program for n in (one, other)]
@@ -967,8 +968,8 @@ LONG = 1 << 11
 OF_INTEGERS = [n for n, row in OPS.items() if row.of_integers or row.integers]
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("name", OF_INTEGERS)
+@rows("column", COLUMNS)
+@rows("name", OF_INTEGERS)
 def test_what_is_of_integers_is_exact_in_32_bits(name: str, column: str) -> None:
     """And the quotient of -2 ** 31 and -1, which has more, is left out."""
     row = OPS[name]
@@ -994,7 +995,7 @@ def exact_case(name: str, given: NDArray[np.int64]) -> Case:
     return Case(program, inputs, inputs, np.asarray(OPS[name].ref(x, y)).astype(np.float64))
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.whole])
+@rows("name", [n for n, row in OPS.items() if row.whole])
 def test_whole_says_between_which_numbers_results_lie(name: str) -> None:
     row = OPS[name]
     assert row.whole is not None
@@ -1010,7 +1011,7 @@ def test_whole_says_between_which_numbers_results_lie(name: str) -> None:
             assert found[0] <= made.min() and made.max() <= found[1], (x, y)
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.simpler])
+@rows("name", [n for n, row in OPS.items() if row.simpler])
 def test_what_is_simpler_of_a_number_is_the_same(name: str) -> None:
     simpler = OPS[name].simpler
     assert simpler is not None
@@ -1023,7 +1024,7 @@ def test_what_is_simpler_of_a_number_is_the_same(name: str) -> None:
             np.testing.assert_array_equal(OPS[name].ref(x, np.array(n)), other)
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.by_power])
+@rows("name", [n for n, row in OPS.items() if row.by_power])
 def test_what_divides_by_a_power_of_2_is_the_same_of_the_power(name: str) -> None:
     by_power = OPS[name].by_power
     assert by_power is not None
@@ -1032,7 +1033,7 @@ def test_what_divides_by_a_power_of_2_is_the_same_of_the_power(name: str) -> Non
         np.testing.assert_array_equal(found, OPS[name].ref(np.array(WORDS), 1 << n))
 
 
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.of_powers])
+@rows("name", [n for n, row in OPS.items() if row.of_powers])
 def test_the_text_of_powers_of_two_is_the_reference(name: str) -> None:
     row = OPS[name]
     for n in (0, 1, 4, 7):

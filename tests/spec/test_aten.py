@@ -21,6 +21,7 @@ from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
 from mirage_cli.spec.positional import einsum, elementwise, reshaped
 from mirage_cli.verify.float64 import reference64
+from tests.rows import rows
 from tests.torch_programs import CASES
 
 aten = torch.ops.aten
@@ -145,7 +146,7 @@ def one(x: Any) -> Any:
     return one(x[0]) if isinstance(x, list) and x else x or None
 
 
-@pytest.mark.parametrize("name", sorted(ATEN))
+@rows("name", sorted(ATEN))
 def test_what_a_call_leaves_out_is_what_pytorch_takes_for_it(name: str) -> None:
     assert [(what, a, b) for what, a, b in defaults(name) if one(a) != one(b)] == []
 

@@ -18,6 +18,7 @@ from mirage_cli.spec.idioms import IDIOMS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS, RESERVED
 from mirage_cli.verify.float64 import reference64
+from tests.rows import rows
 
 ROOT = Path(__file__).parents[1]
 ERRORS = ROOT / "golden" / "errors"
@@ -59,7 +60,7 @@ def mistakes(text: str) -> list[str]:
 # -- mistakes
 
 
-@pytest.mark.parametrize("path", sorted(ERRORS.glob("*.yaml")), ids=lambda p: p.stem)
+@rows("path", sorted(ERRORS.glob("*.yaml")))
 def test_every_mistake_is_reported_word_for_word(path: Path) -> None:
     expected = path.with_suffix(".txt").read_text(encoding="utf-8")
     text = path.read_text(encoding="utf-8")
@@ -71,7 +72,7 @@ def test_every_mistake_is_reported_word_for_word(path: Path) -> None:
     assert str(caught.value) + "\n" == expected
 
 
-@pytest.mark.parametrize("path", sorted(ERRORS.glob("*.txt")), ids=lambda p: p.stem)
+@rows("path", sorted(ERRORS.glob("*.txt")))
 def test_every_caret_points_at_its_line(path: Path) -> None:
     """Line and column are those of the file, and the text above the caret is that line, tabs and all."""
     spec = path.with_suffix(".yaml").read_text(encoding="utf-8").splitlines()
@@ -102,7 +103,7 @@ program: |
 """
 
 
-@pytest.mark.parametrize("name", WRITE)
+@rows("name", WRITE)
 def test_what_an_idiom_says_to_write_can_be_read(name: str) -> None:
     parse_spec(f"{SETTING}  idiom = {WRITE[name]}\n")
 
