@@ -227,7 +227,8 @@ class _Reader(Document):
         values, places = parts_of(reader.stores, outputs)
         if self.dynamic and places:
             whole = "a program of a dynamic size writes whole outputs, not parts of tensors by indices"
-            self.at(parts["dims"], f"{whole}; name the sizes as `instances`, not as a range")
+            hint = "an output [m, h, d] lies in memory as one [m, k] that is written at 64*h + d"
+            self.at(parts["dims"], f"{whole}; name the sizes as `instances`, not as a range, or the axes: {hint}")
             self.stop()
         for t in inputs.values():
             if t.name not in scope.used:
@@ -549,6 +550,11 @@ class _Reader(Document):
             if sizes[value] <= MAX_BELOW[kind]:
                 return value
             self.at(node, f"{value} has size {sizes[value]}, and {kind} ends at {MAX_BELOW[kind] - 1}")
+        elif "*" in value:
+            self.at(
+                node,
+                f"below is a number or an axis: name the product among `dims`, {{slots: {value}}}, and write slots",
+            )
         elif not value.isdecimal():
             self.at(node, no_axis(value, sizes), value, sizes)
         elif not 1 <= int(value) <= MAX_BELOW[kind]:
