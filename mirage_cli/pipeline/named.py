@@ -219,12 +219,13 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
 @dataclass(frozen=True)
 class Checks:
     """The nodes outside of some others that check the numbers of these. remat: as of `rematerialisable`. known: by what
-    they compute."""
+    they compute. copies: of `outside`, by the node."""
 
     graph: torch.fx.Graph
     inside: frozenset[Any]
     remat: frozenset[Any]
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    copies: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def of(self, named: Named, operator: str) -> None:
         """Where a kernel compares numbers that it works out of floating-point ones, there is none: such numbers are no
@@ -278,8 +279,13 @@ class Checks:
         """The node, or a copy of it that is not inside. None where that would compute more than counts."""
         if node not in self.inside:
             return node
+        if node not in self.copies:
+            self.copies[node] = self.copied(node) if node in self.remat else None
+        return self.copies[node]
+
+    def copied(self, node: Any) -> Any:
         places = {x: self.outside(x) for x in node.all_input_nodes}
-        if node not in self.remat or None in places.values():
+        if None in places.values():
             return None
         args, options = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
         return self.made(node.target, *args, **options)

@@ -167,21 +167,36 @@ def _usual_size(roles: Collection[str], rng: random.Random) -> int:
 
 def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> list[Read]:
     """Positions beside which masks of the program choose another value, and no mask of the μGraph does: it takes an
-    axis in parts. What lies behind is there for tests, as if it were read by its number."""
+    axis in parts. What lies behind is there for tests, as if it were read by its number.
+
+    A mask of the μGraph's stands for it where another axis is read by an index, as the mask's is, and nothing begins
+    at the number: index(t) < 14 of X[t] is index(a + b) < 14 of X[a + b].
+    """
     own = {(classes.find(d), n) for d, n in compared(graph.eqns)}
-    apart = (x for x in compared(program.eqns) if (classes.find(x[0]), x[1]) not in own)
+    moved = {*compared_by_index(graph.eqns)} - {*compared_by_index(program.eqns)}
+    moved -= {i.offset for _, i in graph.accesses()}
+    apart = (x for x in compared(program.eqns) if (classes.find(x[0]), x[1]) not in own and x[1] not in moved)
     return [(d, index({}, n)) for d, n in dict.fromkeys(apart) if 0 < n < program.sizes[d]]
 
 
 def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
     """Axes whose positions are compared with numbers, and these."""
-    along: dict[str, str] = {}
+    return ((i.axis, n) for i, n in _compared(eqns) if i.axis is not None)
+
+
+def compared_by_index(eqns: Iterable[Eqn]) -> Iterator[int]:
+    """Numbers that indices are compared with which are no plain axes."""
+    return (n for i, n in _compared(eqns) if i.axis is None)
+
+
+def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, int]]:
+    along: dict[str, Index] = {}
     for e in eqns:
-        if e.place and (axis := e.place.axis) is not None:
-            along[e.out] = axis
+        if e.place:
+            along[e.out] = e.place
         elif OPS[e.op].order is not None:
-            axes = [along[v] for v in e.values if v in along]
-            yield from ((axes[0], int(a)) for a in e.args if axes and isinstance(a, Fraction))
+            places = [along[v] for v in e.values if v in along]
+            yield from ((places[0], int(a)) for a in e.args if places and isinstance(a, Fraction))
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:

@@ -98,6 +98,12 @@ class Value:
         return replace(self, data=~self.data)
 
 
+def beside_number(x: Value, y: Value, number: int) -> Value | None:
+    """The other of two integers where one is this number: an index plus 0 reaches as far as the index."""
+    pairs = ((x, y), (y, x)) if x.kind == y.kind == "int" else ()
+    return next((b for a, b in pairs if not a.dims and a.taint is None and int(a.data) == number), None)
+
+
 def columns(data: Array) -> Array:
     return _COLUMNS[data.ndim - 1]
 

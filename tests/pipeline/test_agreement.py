@@ -87,6 +87,18 @@ def test_rows_that_are_looked_up_by_computed_numbers_are_there(function: Any, gi
     torch.testing.assert_close(found.model(*inputs), function(*inputs))
 
 
+@pytest.mark.timeout(60)
+def test_numbers_that_are_made_of_a_long_chain_are_looked_at_once() -> None:
+    """Of a residual quantiser: each code is of what the codes before have left, which is read several times."""
+
+    def codes(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        for _ in range(16):
+            x = x - rows[(x @ rows.T - x.square().sum(-1, keepdim=True)).argmax(-1)]
+        return x
+
+    assert cut(exported(as_module(codes), (torch.randn(4, 3), torch.randn(5, 3)))).regions
+
+
 def test_where_no_data_names_rows_the_region_is_pytorchs() -> None:
     def far(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return F.embedding(x + 9, rows) * 2
