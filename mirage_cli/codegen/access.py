@@ -22,11 +22,13 @@ from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import left_out, limits
 from mirage_cli.ir.schedule import (
+    MIN_DOT,
     Before,
     KernelSchedule,
     Lead,
     Relay,
     Schedule,
+    block_order,
     block_sizes,
     chunk_length,
     on_matrix_units,
@@ -137,16 +139,22 @@ def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes:
     if not schedule.specialize or schedule.warps != SPECIALIZED_WARPS or len(loops) != 1:
         return False
     block, dims = block_sizes(kernel, schedule, sizes), kernel.value_dims
-    rows = [_rows(e, dims, block, schedule.order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
-    wide = multiplies(loops[0], dims, block) and min(rows) >= WARP_GROUP_ROWS
+    order = block_order(kernel, schedule.order, block)
+    sides = [_rows_and_columns(e, dims, block, order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
+    large = all(rows >= WARP_GROUP_ROWS and columns >= MIN_DOT for rows, columns in sides)
+    wide = multiplies(loops[0], dims, block) and large
     return wide and len(_boxes(graph, kernel, schedule, sizes)) == len(kernel.loads)
 
 
-def _rows(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int], order: tuple[str, ...]) -> int:
-    """Elements along the axes that are a product's rows: those of the operand whose own axes the order has first."""
+def _rows_and_columns(
+    e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int], order: tuple[str, ...]
+) -> tuple[int, int]:
+    """Elements along the axes that are a product's rows, those of the operand whose own axes the order has first, and
+    along its columns."""
     a, b = (set(dims[v]) - set(e.axes) for v in e.values)
     first = next((d for d in order if d in a ^ b and block[d] > 1), None)
-    return prod(block[d] for d in (a - b if first in a else b - a))
+    left, right = (prod(block[d] for d in side) for side in (a - b, b - a))
+    return (left, right) if first in a else (right, left)
 
 
 def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
@@ -169,10 +177,11 @@ def _boxes_of_tiles(
     axes: tuple[tuple[str, int], ...],
 ) -> Mapping[str, Descriptor]:
     """axes: with their sizes. No other choice of a schedule tells."""
-    sizes, schedule = dict(axes), KernelSchedule(tiles, order)
-    block = block_sizes(kernel, schedule, sizes)
+    sizes = dict(axes)
+    block = block_sizes(kernel, KernelSchedule(tiles, order), sizes)
+    order = block_order(kernel, order, block)
     partly = left_out(graph)  # a box has no mask
-    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads if x.buffer not in partly}
+    found = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
     return {value: d for value, d in found.items() if d is not None}
 
 
@@ -198,11 +207,11 @@ class _Side(NamedTuple):
 
 
 def _descriptor(
-    graph: MuGraph, x: Load, schedule: KernelSchedule, block: Mapping[str, int], sizes: Mapping[str, int]
+    graph: MuGraph, x: Load, order: tuple[str, ...], block: Mapping[str, int], sizes: Mapping[str, int]
 ) -> Descriptor | None:
     """None where the hardware takes no such box, or where it would have a single axis: pointers do well there.
 
-    Scalar dimensions come first and the others in the schedule's order, as far as the innermost axis, which is last,
+    Scalar dimensions come first and the others in the order of blocks, as far as the innermost axis, which is last,
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
@@ -224,7 +233,7 @@ def _descriptor(
     if any(s.aligned * element % DESCRIPTOR_ALIGNMENT for s in others):
         return None
     scalars = [s for s in others if s.box == 1]
-    ordered = sorted((s for s in axes if s != inner), key=lambda s: schedule.order.index(s.dim))
+    ordered = sorted((s for s in axes if s != inner), key=lambda s: order.index(s.dim))
     return Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True))
 
 

@@ -23,7 +23,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
-from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
+from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
@@ -96,8 +96,8 @@ class ScheduledKernel:
 
     @cached_property
     def order(self) -> Axes:
-        """The order of axes in blocks."""
-        return tuple(d for d in self.schedule.order if d in self.block)
+        """The order of axes in blocks (`block_order`)."""
+        return block_order(self.kernel, tuple(d for d in self.schedule.order if d in self.block), self.block)
 
     @cached_property
     def dims(self) -> Mapping[str, Axes]:

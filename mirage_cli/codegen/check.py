@@ -16,7 +16,7 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start, apart
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT
 
 NOWHERE = frozenset[str]()
 
@@ -467,7 +467,8 @@ class _Checker:
         (*batch, rows, k), (*also, depth, columns) = left.axes, right.axes
         _must((batch, k) == (also, depth), f"a product of {left.axes} and {right.axes}")
         sides = [self.extent(axis) for axis in (rows, k, columns)]
-        _must(min(sides) >= MIN_DOT, "a product too small for the matrix units")
+        enough = min(sides[:2]) >= MIN_DOT and sides[2] >= MIN_COLUMNS
+        _must(enough, "a product too small for the matrix units")
         for d in self.padded & {*apart((k,))}:
             _must(d in self.zeros(left) & self.zeros(right), f"a product over lanes past the end of {d}")
 

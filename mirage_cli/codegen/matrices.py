@@ -8,7 +8,14 @@ from typing import NamedTuple
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Axes, merged
 from mirage_cli.ir.program import HALVES, Eqn, promoted
-from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS, multiplied_as, takes_float8
+from mirage_cli.ir.schedule import (
+    MIN_DOT,
+    MIN_FLOAT8_DEPTH,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    multiplied_as,
+    takes_float8,
+)
 
 
 class Matrices(NamedTuple):
@@ -33,14 +40,19 @@ class Matrices(NamedTuple):
 
 
 def matrices(k: ScheduledKernel, e: Eqn) -> Matrices:
-    """A product as one of matrices: the rows are the axes that come first in blocks."""
+    """A product as one of matrices: the rows are the axes that come first in blocks, but not those of a side that is
+    too short for rows."""
     a, b = factors(e)
     of_a, of_b = k.axes(k.dims[a]), k.axes(k.dims[b])
     rows = [d for d in of_a if d in e.dims and d not in k.dims[b]]
     columns = [d for d in of_b if d in e.dims and d not in k.dims[a]]
     batch = [d for d in k.axes(e.dims) if d in of_a and d in of_b]
     middle = [d for d in of_a if d in of_b and d in e.axes]
-    if rows and columns and k.order.index(rows[0]) > k.order.index(columns[0]):
+
+    def place(side: list[str]) -> tuple[bool, int]:
+        return k.elements(side) < MIN_DOT, k.order.index(side[0])
+
+    if rows and columns and place(rows) > place(columns):
         a, b, rows, columns = b, a, columns, rows
     return Matrices(a, b, batch, rows, middle, columns)
 
@@ -66,4 +78,5 @@ def factors(e: Eqn) -> tuple[str, str]:
 
 def of_warpgroups(k: ScheduledKernel, m: Matrices) -> bool:
     """Whether warpgroups take a product, on GPUs that have such: its right operand from shared memory alone."""
-    return k.schedule.warps >= WARPGROUP and k.elements(m.rows) >= WARPGROUP_ROWS
+    large = k.elements(m.rows) >= WARPGROUP_ROWS and k.elements(m.columns) >= MIN_DOT
+    return large and k.schedule.warps >= WARPGROUP

@@ -334,10 +334,11 @@ class Schedule:
         return Schedule({name: KernelSchedule.parse(rest) for name, _, rest in lines})
 
 
-MIN_DOT = 16
-"""The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
+MIN_DOT, MIN_COLUMNS = 16, 8
+"""The smallest block axes that the matrix units take (mma.m16n8k16): rows and what is summed, and columns."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
-"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
+"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90). For less
+than MIN_DOT columns Triton has single warps multiply (3.6 and 3.7)."""
 MIN_FLOAT8_DEPTH = 32
 """Elements that the matrix units sum over at least, of float8 (the same)."""
 
@@ -353,7 +354,40 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
     if any(block[d] > 1 for d in summed & (a ^ b)):
         return False
     sides = (a - b) - summed, (b - a) - summed, a & b & summed
-    return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
+    left, right, depth = (prod(block[d] for d in side) for side in sides)
+    return large_enough(left, right, depth)
+
+
+def large_enough(left: int, right: int, summed: int) -> bool:
+    """Whether the matrix units take a product of blocks with so many elements: its shorter side has the columns."""
+    return min(left, right) >= MIN_COLUMNS and max(left, right) >= MIN_DOT and summed >= MIN_DOT
+
+
+def exchanged(kernel: Kernel, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The order with rows and columns of products exchanged. Axes of one side stay in order: neighbours in memory are
+    merged to one axis of an operand in their own order alone."""
+    found = order[::-1]
+    for side in dict.fromkeys(side for product in kernel.products for side in product[:2]):
+        kept = iter([d for d in order if d in side])
+        found = tuple(next(kept) if d in side else d for d in found)
+    return found
+
+
+def block_order(kernel: Kernel, order: tuple[str, ...], block: Mapping[str, int]) -> tuple[str, ...]:
+    """The order of axes in blocks: the schedule's, or the nearest in which no side of a product stands in front of the
+    other that is too short for rows. So results need no transposition. order: the schedule's."""
+    sides: list[tuple[frozenset[str], frozenset[str]]] = []
+    for a, b, axes in kernel.products:
+        left, right, summed = (prod(block[d] for d in side) for side in (a, b, axes))
+        if large_enough(left, right, summed) and min(left, right) < MIN_DOT:
+            sides.append((a, b) if left < right else (b, a))
+    short = {d for few, _ in sides for d in few}
+    last = (*(d for d in order if d not in short), *(d for d in order if d in short))
+
+    def fits(order: tuple[str, ...]) -> bool:
+        return all(min(map(order.index, many)) < min(map(order.index, few)) for few, many in sides)
+
+    return next(filter(fits, (order, exchanged(kernel, order), last)), order) if sides else order
 
 
 def multiplied_as(dtype: str) -> str:

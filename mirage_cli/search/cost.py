@@ -20,7 +20,7 @@ from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
-from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_REGISTERS,
@@ -209,8 +209,8 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     """(Σ runs · elements · operations · copies + `narrow` · loads of less than 16 bytes) / (the float32 rate · `simd` ·
     awake²) · uneven + sums across warps
 
-    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it, of
-    which pairs of bytes have half as many; else `occupancy.copies`.
+    copies = max(1, n · warps / rows), of a product's operand that is computed: warps that share rows of it, of which
+    pairs of bytes have half as many; else `occupancy.copies`. n = MIN_DOT, or MIN_COLUMNS of so many columns.
     """
     c = x.target.costs
     each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
@@ -247,7 +247,8 @@ def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
     if e.rows:
         rows = x.elements[e.rows]
         rows = np.where(rows >= 2 * MIN_DOT, rows / (2.0 if e.paired else 1.0), rows)
-        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / rows), 1.0)
+        least = np.where(rows == MIN_COLUMNS, MIN_COLUMNS, MIN_DOT)
+        computed = computed * x.term("copies", np.maximum(1.0, least * x.batch.warps / rows), 1.0)
     return computed
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
@@ -154,7 +154,10 @@ class Occupancy(NamedTuple):
 
 
 def on_matrix_units(p: Product, block: Mapping[str, Array]) -> NDArray[np.bool_]:
-    return reduce(np.minimum, (elements_of(block, side) for side in (p.left, p.right, p.summed))) >= MIN_DOT
+    """As `ir.schedule.large_enough`."""
+    left, right, depth = (elements_of(block, side) for side in (p.left, p.right, p.summed))
+    sides = (np.minimum(left, right) >= MIN_COLUMNS) & (np.maximum(left, right) >= MIN_DOT)
+    return sides & (depth >= MIN_DOT)
 
 
 def added_up(p: Product, block: Mapping[str, Array]) -> Array:
@@ -172,18 +175,19 @@ def _of_small_type(x: Launch, within: Sequence[tuple[str, int]]) -> NDArray[np.b
 
 
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
-    """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
-    float8 has the target's `float8` times that; float32 a third of TF32's · `tf32x3`, or `ieee` of the float32 rate,
-    but where its factor stands in front of the sum; beside a smaller type, a third of bfloat16's or a half of TF32's.
-    Else the float32 rate."""
+    """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies, or one waits for its products of
+    what it makes of pairs of bytes), where blocks are large enough; float8 has the target's `float8` times that;
+    float32 a third of TF32's · `tf32x3`, or `ieee` of the float32 rate, but where its factor stands in front of the
+    sum; beside a smaller type, a third of bfloat16's or a half of TF32's. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
     on_units = on_matrix_units(p, x.batch.block)
     first = _left_is_first(p, x.batch)
     rows, columns = np.where(first, left, right), np.where(first, right, left)
-    grouped = in_warpgroups(warps, rows)
-    together = np.where(grouped, 1.0, c.few_warps)
+    grouped = in_warpgroups(warps, rows) & (columns >= MIN_DOT)
+    waits = np.where(first, *p.paired)
+    together = np.where(grouped & ~waits, 1.0, c.few_warps)
     eights = (depth >= MIN_FLOAT8_DEPTH) & p.float8
     fast = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0)
     units, split = fast, x.zero
@@ -310,9 +314,12 @@ def _side_by_side(x: Launch, axis: str) -> Array:
 
 
 def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:
-    """Whether the left operand's own axes stand before the right one's: then they are the rows of the product."""
+    """Whether the left operand's own axes are the rows of the product: they stand before the right one's, or these are
+    too few for rows of the matrix units."""
     left, right = (reduce(np.minimum, (batch.place[d] for d in side), np.inf) for side in (p.left, p.right))
-    return np.less(left, right)
+    few, other_few = (elements_of(batch.block, side) < MIN_DOT for side in (p.left, p.right))
+    either = ~on_matrix_units(p, batch.block) | (few == other_few)
+    return np.where(either, np.less(left, right), other_few)
 
 
 def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:

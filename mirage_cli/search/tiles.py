@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.program import WIDEST_BYTES
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two, whole_blocks
+from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, KernelSchedule, exchanged, next_power_of_two, whole_blocks
 from mirage_cli.search.batch import Batch, elements_of, fits, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
@@ -70,6 +70,8 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
     elif coarse:
         choices = choices[1:] if walked else choices[:-1]
     fitting = [t for t in choices if t <= top] or [MIN_DOT]
+    if (least := least_tile(m, d, sizes)) < MIN_DOT:
+        fitting = [least, *fitting]
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
     batched = any(d in p.batch for w in m.segments for p, _ in w.dots)  # beside another product, of which it is a row
     single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
@@ -84,6 +86,16 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
     return sorted({*single, *fitting})
 
 
+def least_tile(m: Model, d: str, sizes: Mapping[str, int]) -> int:
+    """The shortest block of an axis that the matrix units take alone: as columns, of a few rows beside bytes. What is
+    made of bytes comes to them from registers. Where warpgroups multiply from shared memory, single warps with half the
+    columns were no faster, and up to 1.4 times as slow (results/h200/notes-2026-11-27.md)."""
+    products = [p for w in m.segments for p, _ in w.dots if d in (*p.left, *p.right, *p.summed)]
+    others = [p.right if p.left == (d,) else p.left for p in products if (d,) in (p.left, p.right)]
+    alone = len(others) == len(products) and all(prod(sizes[a] for a in side) >= MIN_DOT for side in others)
+    return MIN_COLUMNS if alone and sizes[d] <= MIN_COLUMNS and d in m.from_bytes else MIN_DOT
+
+
 def _sides(m: Model) -> set[tuple[str, ...]]:
     """The axes of either side of products."""
     return {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right)}
@@ -95,16 +107,6 @@ def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     sides = {side for side in _sides(m) if d in side}
     whole = whole_blocks(m.kernel, sizes)
     return min((prod(whole[a] for a in side if a in whole) for side in sides), default=1)
-
-
-def exchanged(m: Model, order: tuple[str, ...]) -> tuple[str, ...]:
-    """The order with rows and columns of products exchanged. Axes of one side stay in order: neighbours in memory are
-    merged to one axis of an operand in their own order alone."""
-    found = order[::-1]
-    for side in _sides(m):
-        kept = iter([d for d in order if d in side])
-        found = tuple(next(kept) if d in side else d for d in found)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> li
     order = default_order(m)
     found = [order]
     if m.matrix_axes(sizes) and (m.single or m.paired or not coarse):
-        found.append(exchanged(m, order))
+        found.append(exchanged(m.kernel, order))
     multiplied = {a for e in m.kernel.body if e.op == "dot" for v in e.values for a in m.kernel.value_dims[v]}
     summed = {a for w in m.segments for _, axes in w.sums for a in axes} - multiplied
     short = [d for d in order if d in summed and d in m.whole and sizes[d] <= MOST_TERMS]

@@ -16,6 +16,7 @@ from mirage_cli.ir.schedule import (
     Lead,
     Relay,
     Schedule,
+    block_order,
     block_sizes,
     on_matrix_units,
 )
@@ -38,6 +39,7 @@ def _normalised(
 ) -> KernelSchedule:
     """axes: with their sizes. overlaps: whether any kernel does. relaying: whether it may relay where it would."""
     sizes = dict(axes)
+    s = _with(s, order=block_order(k, s.order, block_sizes(k, s, sizes)))
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)

@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import choices, held_beside, orders_of
+from mirage_cli.search.tiles import choices, held_beside, least_tile, orders_of
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -174,7 +174,7 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     for name, s in schedule.kernels.items():
         m = by_name[name]
         matrix = m.matrix_axes(sizes)
-        least = {d: cost.MIN_DOT if d in matrix else 1 for d, _ in s.tiles}
+        least = {d: least_tile(m, d, sizes) if d in matrix else 1 for d, _ in s.tiles}
         tiles = tuple((d, min(t, max(next_power_of_two(sizes[d]), least[d]))) for d, t in s.tiles)
         s = replace(s, tiles=tiles)
         if m.split is not None:
@@ -432,7 +432,7 @@ def _other_tiles(
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
     matrix = d in m.matrix_axes(sizes) and tile > 1
-    least = max(1, cost.MIN_DOT // held_beside(m, d, sizes)) if matrix else 1
+    least = max(1, least_tile(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes(sizes) or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue

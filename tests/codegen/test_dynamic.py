@@ -180,6 +180,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": FetchedAhead(2)},
     "by descriptors": {"descriptors": True, "stream": True},
     "one row": {"m": 1},
+    "eight columns": {"m": 8},
 }
 
 

@@ -128,6 +128,8 @@ SCHEDULES = [
     "m=16 k=64 n=16 order=n,k,m warps=1 stages=3",
     "m=16 k=64 n=32 order=m,k,n warps=4 stages=3",
     "m=16 k=128 n=32 order=m,n,k warps=1 stages=3",
+    "m=8 k=64 n=32 order=m,k,n warps=4 stages=3",
+    "m=8 k=128 n=64 order=n,k,m warps=2 stages=3",
     "m=4 k=64 n=64 order=m,k,n warps=1 stages=3",
     "m=1 k=32 n=16 order=k,n,m warps=1 stages=3",
     "m=16 k=16 n=16 order=m,k,n warps=1 stages=3",
@@ -152,6 +154,7 @@ PAIRED = [
     ("m=16 k=64 n=128 order=n,m,k warps=4 stages=3", 1),
     ("m=16 k=64 n=32 order=m,k,n warps=2 stages=3", 1),
     ("m=16 k=32 n=128 order=k,n,m warps=4 stages=3", 1),
+    ("m=8 k=64 n=64 order=m,k,n warps=4 stages=3", 1),
     ("m=16 k=64 n=16 order=n,k,m warps=1 stages=3", 0),  # half of it is too few for the matrix units
     ("m=64 k=64 n=64 order=m,k,n warps=4 stages=3", 0),  # a warpgroup's right operand
     ("m=64 k=64 n=64 order=m,k,n warps=2 stages=3", 1),

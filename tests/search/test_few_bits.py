@@ -26,9 +26,9 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
     graph = parse_mugraph("\n".join(text) + "\n").resized({"m": 1})
     m, target = models(graph)["k0"], find_target("h200")
 
-    def predicted_us(columns: int, warps: int, stages: int, chunks: int) -> float:
+    def predicted_us(columns: int, warps: int, stages: int, chunks: int, rows: int = 16) -> float:
         plan = Schedule.parse(
-            f"k0: m=16 k=128 n={columns} order=n,k,m warps={warps} stages={stages} split={chunks} overlap\n"
+            f"k0: m={rows} k=128 n={columns} order=n,k,m warps={warps} stages={stages} split={chunks} overlap\n"
             "k1: m=1 n=256 order=k_split,m,n warps=1 stages=2 overlap"
         )
         sizes = chunk_sizes(graph, plan)
@@ -39,6 +39,7 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
 
     found = by({x: predicted_us(*x) for x in MEASURED})
     assert {*found[:2]} == {*by(MEASURED)[:2]} and found[-1] == by(MEASURED)[-1]
+    assert predicted_us(128, 4, 3, 4, rows=8) < predicted_us(128, 4, 3, 4)  # 13.2 and 16.7
 
 
 APART = """

@@ -11,7 +11,7 @@ import torch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, exchanged
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import tiles
@@ -108,13 +108,22 @@ kernel k0 generated m:grid k:loop n:grid
 """
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [("i8", [1, 16]), ("f16", [1])])
+@pytest.mark.parametrize(("dtype", "rows"), [("i8", [1, 8, 16]), ("f16", [1])])
 def test_weights_of_bytes_may_meet_a_vector_on_the_matrix_units(dtype: str, rows: list[int]) -> None:
     """As float32 each of them costs more than it takes to bring four at once to the matrix units' type."""
     graph = parse_mugraph(VECTOR.format(dtype=dtype))
     m = model_of(graph)
     assert tiles.tile_options(m, graph.sizes, coarse=False)["m"] == rows
     assert ("m" in m.matrix_axes(graph.sizes)) == (dtype == "i8")
+
+
+@pytest.mark.parametrize(("m", "n", "least"), [(1, 512, 8), (8, 512, 8), (9, 512, 16), (8, 8, 16), (8, 16, 8)])
+def test_few_rows_beside_bytes_may_be_columns_alone(m: int, n: int, least: int) -> None:
+    """Where the other side has rows; no tuner's step goes below that."""
+    for dtype in ("i8", "f16"):
+        graph = parse_mugraph(VECTOR.format(dtype=dtype)).resized({"m": m, "n": n})
+        of = model_of(graph)
+        assert [tiles.least_tile(of, d, graph.sizes) for d in "mnk"] == [least if dtype == "i8" else 16, 16, 16]
 
 
 GROUPS = """
@@ -155,9 +164,9 @@ def test_the_tuner_goes_on_to_few_groups() -> None:
     ("order", "other"), [("m k g c", "g c k m"), ("m g c k", "k g c m"), ("k c g m", "m c g k"), ("g k c m", "m g k c")]
 )
 def test_operands_are_exchanged_with_their_axes_in_order(order: str, other: str) -> None:
-    m = model_of(parse_mugraph(GROUPS.format(g=256, c=32)))
-    assert tiles.exchanged(m, tuple(order.split())) == tuple(other.split())
-    assert tiles.exchanged(m, tuple(other.split())) == tuple(order.split())
+    (k,) = parse_mugraph(GROUPS.format(g=256, c=32)).kernels
+    assert exchanged(k, tuple(order.split())) == tuple(other.split())
+    assert exchanged(k, tuple(other.split())) == tuple(order.split())
 
 
 DEPTHWISE = """\

@@ -95,12 +95,11 @@ def k2(X_ptr, W_ptr, Y_ptr):
     i_m = t_m * BLOCK_m + tl.arange(0, BLOCK_m)
     i_n = t_n * BLOCK_n + tl.arange(0, BLOCK_n)
     in_n = i_n < SIZE_n
-    Y = tl.zeros([BLOCK_m, BLOCK_k, BLOCK_n], tl.float32)
+    Y = tl.zeros([BLOCK_n, BLOCK_m], tl.float32)
     for s_k in range(0, SIZE_k, 64):
         i_k = s_k + tl.arange(0, BLOCK_k)
         in_k = i_k < SIZE_k
-        X = tl.load(X_ptr + i_m[:, None] * 300 + i_k[None, :], mask=in_k[None, :], other=0)  # [m, k]
-        W = tl.load(W_ptr + i_k[:, None] * 50 + i_n[None, :], mask=(in_k[:, None]) & (in_n[None, :]), other=0)  # [k, n]
-        Y += X.to(tl.float32)[:, :, None] * W.to(tl.float32)[None, :, :]  # [m, k, n]
-    Y = tl.sum(Y, axis=1)
-    tl.store(Y_ptr + i_m[:, None] * 50 + i_n[None, :], to_bfloat16(Y), mask=in_n[None, :])
+        X = tl.load(X_ptr + i_m[None, :] * 300 + i_k[:, None], mask=in_k[:, None], other=0)  # [k, m]
+        W = tl.load(W_ptr + i_k[None, :] * 50 + i_n[:, None], mask=(in_n[:, None]) & (in_k[None, :]), other=0)  # [n, k]
+        Y = tl.dot(W.to(MATRIX_TYPE), X.to(MATRIX_TYPE), Y)  # [n, m]
+    tl.store(Y_ptr + i_m[None, :] * 50 + i_n[:, None], to_bfloat16(Y), mask=in_n[:, None])
