@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
+
+from mirage_cli.codegen import nodes
+from mirage_cli.codegen.check import PlanError, check
+from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.plan import Let
+from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir import running
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
@@ -167,6 +177,52 @@ def test_what_is_read_from_its_end_on_is_a_sum_from_the_other_side(interpreter: 
     assert "ge" in [e.op for e in found.eqns]
     assert not any(e.out == "O" and e.names for e in found.eqns)
     judged(text, interpreter)
+
+
+UNREAD = ", M: {dims: [j], dtype: bool}, N: {dims: [m, t], dtype: int32, below: 3}, Y: [h, j]"
+HOLES = torch.tensor([[1.0, 2.0, -torch.inf, 3.0, 1.0], [1.0, torch.nan, 5.0, torch.inf, -torch.inf]])
+
+
+@pytest.mark.parametrize(
+    ("program", "eager"),
+    [
+        (UP_TO, lambda x: x.cumsum(1)),
+        ("sum(where(index(j) >= index(t), X[m, j], 0), j)", lambda x: x.flip(1).cumsum(1).flip(1)),
+        ("max(where(index(j) <= index(t), X[m, j], -inf), j)", lambda x: x.cummax(1).values),
+        ("min(where(index(j) >= index(t), X[m, j], inf), j)", lambda x: x.flip(1).cummin(1).values.flip(1)),
+    ],
+)
+def test_infinities_and_nans_are_as_in_pytorch(program: str, eager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block that reaches past the end of the axis."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    text = SPEC.format(program=program, size=5, output="[m, t]").replace("m: 3", "m: 2")
+    spec = parse_spec(text.replace(UNREAD, ""))
+    best = search_program(spec.at(), find_target("h200"), Options(tune=False)).plans
+    found = next(p for p in best if any(isinstance(e, Scan) for k in p.graph.kernels for e in scanned(k).body))
+    with np.errstate(invalid="ignore"):
+        made = load_export(export_source(spec.at(), found.graph, found.schedule)).running(HOLES)
+    assert torch.equal(made.nan_to_num(7, 8, 9), eager(HOLES).nan_to_num(7, 8, 9))
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_plan_that_scans_what_is_not_neutral_past_the_end_is_refused(back: bool) -> None:
+    sign = ">=" if back else "<="
+    program = lower(parse_spec(written(f"max(where(index(j) {sign} index(t), X[m, j], -inf), j)", 67)).at())
+    c = search(program, find_target("h200")).candidates[0]
+    made = plan_kernel(c.graph, c.graph.kernels[0], c.schedule, c.graph.sizes)
+    check(made)
+    (scan,) = [s for s in made.statements if isinstance(s, Let)]
+    assert isinstance(scan.expr, nodes.Scan)
+    assert isinstance(scan.expr.x, nodes.Masked)
+    bare = replace(scan, expr=replace(scan.expr, x=scan.expr.x.x))
+    with pytest.raises(PlanError, match="lanes past the end of j"):
+        check(replace(made, statements=tuple(bare if s is scan else s for s in made.statements)))
+
+
+def test_axes_of_other_sizes_are_not_scanned() -> None:
+    program = lower(parse_spec(written(UP_TO).replace("j: 64", "j: 63")).at())
+    for c in search(program, find_target("h200")).candidates:
+        assert "tile" not in {c.graph.kernels[0].role("t")}
 
 
 @pytest.fixture(scope="module")
