@@ -8,8 +8,7 @@
                                          add(within, before)[b = t // 256, r = t % 256]       of 65,536 positions t
 
 So it is with maxima and minima, but for the blocks: finite fields know no maximum of two maxima. A kernel that holds j
-and t whole has a scan of them (`ir.scans`). What lies outside of an
-axis is read as what changes no reduction.
+and t whole has a scan of them (`ir.scans`). What lies outside of an axis is read as what changes no reduction.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class _Running(Rewriter):
 
     def found(self, e: Eqn) -> _Found | None:
         """What a reduction is of, if it is up to each position of another axis of its own one's size."""
-        if not OPS[e.op].scan or len(e.axes) != 1:
+        if e.op not in OPS or not OPS[e.op].scan or len(e.axes) != 1:
             return None
         match self.known[e.values[0]]:
             case Eqn(op="where", args=(str(mask), str(value), outside)) if outside == OPS[e.op].identity:
