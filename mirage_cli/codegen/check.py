@@ -430,6 +430,10 @@ class _Checker:
                 for d in over:
                     _must(d in block.axes, f"{d} is no axis of what is reduced")
                     _must(d not in self.padded or self.is_neutral(block, d, op), f"{op} over lanes past the end of {d}")
+            case nodes.Scan(op, block, over, to):
+                _must(over in block.axes and to not in block.axes, f"no block to scan along {over}")
+                _must(self.extent(over) == self.extent(to), f"{over} and {to} have other blocks")
+                _must(self.is_neutral(block, over, op), f"{op} over lanes past the end of {over}")
             case nodes.Dot(left, right, accumulator):
                 self.dot(left, right)
                 added = self.known(accumulator) if isinstance(accumulator, str) else (accumulator or x).axes

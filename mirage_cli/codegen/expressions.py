@@ -24,6 +24,7 @@ from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn, cast_of
 from mirage_cli.ir.reach import kept
+from mirage_cli.ir.scans import Scan
 from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
@@ -60,6 +61,8 @@ def computed(s: Scope, e: Eqn) -> Computed:
     k = s.scheduled
     if e.op == "dot":
         return product(s, e)
+    if isinstance(e, Scan):
+        return Computed(_scanned(s, e))
     if OPS[e.op].kind == "reduction":
         lanes, clean = summands(s, e)
         return Computed(across(k, e, lanes), clean)
@@ -267,6 +270,16 @@ def summands(s: Scope, e: Eqn) -> Computed:
     zero_is_neutral = s.clean[a] if e.op == "sum" else NOWHERE
     x = _masked(k, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, whole))
     return Computed(x, s.clean[a] - set(e.axes) if e.op == "sum" else NOWHERE)
+
+
+def _scanned(s: Scope, e: Scan) -> Expr:
+    """What lies past the end is neutral where it comes first."""
+    k, (axis,) = s.scheduled, e.axes
+    x, result = summands(s, e).expr, k.axes(e.dims)
+    if axis not in x.axes:
+        return x
+    found = nodes.Scan(e.op, x, axis, e.to, e.back)
+    return nodes.Permuted(found, result) if found.axes != result else found
 
 
 def neutral(op: str, whole: bool) -> nodes.Literal:

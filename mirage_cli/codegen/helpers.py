@@ -374,6 +374,17 @@ def least(x, axis: tl.constexpr):
         return tl.reduce(x, axis, smaller)
 '''.strip()
 """What modules start with that have maxima or minima of floating-point numbers along an axis."""
+SCANS = """
+@triton.jit
+def running_largest(x, axis: tl.constexpr, back: tl.constexpr):
+    return tl.associative_scan(x, axis, larger, reverse=back)
+
+
+@triton.jit
+def running_least(x, axis: tl.constexpr, back: tl.constexpr):
+    return tl.associative_scan(x, axis, smaller, reverse=back)
+""".strip()
+"""What modules start with, behind the same, that have maxima or minima up to each position."""
 OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
 """What modules start with that call one of these functions, by its name."""
 HELPERS = {
@@ -405,6 +416,8 @@ HELPERS = {
     "smaller",
     "largest",
     "least",
+    "running_largest",
+    "running_least",
     "can_overlap",
     "descriptor",
     "TensorDescriptor",

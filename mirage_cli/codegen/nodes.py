@@ -659,6 +659,22 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """A block reduced up to each position along one of its axes, or with `back` from there on. to: that axis of the
+    result."""
+
+    op: str
+    x: Expr
+    over: str
+    to: str
+    back: bool
+
+    @property
+    def axes(self) -> Axes:
+        return tuple(self.to if d == self.over else d for d in self.x.axes)
+
+
+@dataclass(frozen=True, slots=True)
 class InParts:
     """How an operand of float32 is multiplied by one of a smaller type: in parts, each of a type that the matrix units
     take. side: of the operand in parts, 0 or 1. part: bfloat16, which has float32's range, or TF32, which holds
@@ -732,6 +748,7 @@ Expr: TypeAlias = (
     | ExpDifference
     | Product
     | Reduce
+    | Scan
     | Dot
     | Ended
     | Added

@@ -42,6 +42,7 @@ from mirage_cli.ir.phases import phased
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
+from mirage_cli.ir.scans import scanned, whole_alike
 from mirage_cli.ir.schedule import Early, Lead, Schedule, chunk_length
 
 MAX_PROGRAMS = (1 << 31) - 1
@@ -150,6 +151,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
 def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> _Decided:
     """Raises EmitError."""
     own = schedule.kernels[kernel.name]
+    kernel = scanned(kernel) if whole_alike(kernel, sizes) else kernel
     left = left_out(graph)
     live = _live(left, kernel, schedule, sizes)
     phases = [(graph, kernel)]

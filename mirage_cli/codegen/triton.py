@@ -556,6 +556,10 @@ def _reduce(x: nodes.Reduce, names: Names) -> str:
     return text
 
 
+def _scan(x: nodes.Scan, names: Names) -> str:
+    return OPS[x.op].scan.format(_expr(x.x, names), x.x.axes.index(x.over), x.back)
+
+
 def _dot(x: nodes.Dot, names: Names) -> str:
     added = [names[x.accumulator]] if isinstance(x.accumulator, str) else []
     added += [_dot(x.accumulator, names)] if isinstance(x.accumulator, nodes.Dot) else []
@@ -639,6 +643,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
+    nodes.Scan: _scan,
     nodes.Dot: _dot,
     nodes.Ended: lambda x, names: f"ended({_expr(x.x, names)})",
     nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",

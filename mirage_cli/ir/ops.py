@@ -89,6 +89,8 @@ class Op:
     by_number: what it is where the second argument is a number: the same of the number's inverse.
     identity: of a reduction: what masked-out lanes and empty accumulators hold. joins: the operator that makes the
         result of two parts' results.
+    scan: of a reduction: the text in Triton for that up to each position; {1} is the axis, and {2} whether it is that
+        from each position on.
     all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
     cast: the floating-point type that the argument is rounded to, and the result is of.
     jumps: between numbers that rounding tells apart: of an argument near such a place, every bit counts.
@@ -135,6 +137,7 @@ class Op:
     by_number: str = ""
     identity: float | None = None
     joins: str = ""
+    scan: str = ""
     all_reduce: str = ""
     cast: str = ""
     jumps: bool = False
@@ -607,15 +610,16 @@ _ROWS = [
     # -- reductions
     Op("sum", "reduction", 1, "sum over axes", np.sum, lambda F, x, axes: F.sum(x, axes),
        lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first",
-       known="exactly", growth="first", commutes=False, takes_infinity=False, identity=0.0, joins="add"),
+       known="exactly", growth="first", commutes=False, takes_infinity=False, identity=0.0, joins="add",
+       scan="tl.cumsum({0}, axis={1}, reverse={2})"),
     Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum(x, axes, largest=True),
        lambda A, x, axes: A.extremum("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same",
        known="extremum", growth="all", commutes=False, takes_infinity=False,
-       identity=-INF, joins="maximum"),
+       identity=-INF, joins="maximum", scan="running_largest({0}, {1}, {2})"),
     Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum(x, axes, largest=False),
        lambda A, x, axes: A.extremum("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same",
        known="extremum", growth="all", commutes=False, takes_infinity=False,
-       identity=INF, joins="minimum"),
+       identity=INF, joins="minimum", scan="running_least({0}, {1}, {2})"),
     Op("dot", "contraction", 2, "multiply, then sum over axes", lambda x, y, axis: np.sum(x * y, axis=axis),
        lambda F, x, y, axes: F.dot(x, y, axes), lambda A, x, y, axes: A.sum(A.mul(x, y), axes),
        "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, zero="either", degree="add",

@@ -22,7 +22,7 @@ from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, cast_of
-from mirage_cli.ir.running import LONG, by_blocks
+from mirage_cli.ir.running import LEAST, in_scans
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.separable import separable
 from mirage_cli.ir.skewed import skewed
@@ -237,10 +237,10 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
 
     form = skewed(form) or form
     form = separable(form) or form
-    blocks = by_blocks(form, LONG)
-    form = blocks or form
+    form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
-    for taken_apart in (by_parts, in_pieces, *(() if blocks else (by_blocks,))):
+    in_blocks = None if short in (form, None) else lambda _: short
+    for taken_apart in (by_parts, in_pieces, *filter(None, [in_blocks])):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):

@@ -15,6 +15,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, Straight
 from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.scans import reduces
 
 WORD_BYTES = 4
 """Of a register."""
@@ -119,7 +120,7 @@ def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, 
     eqns = [s for s in segment.steps if isinstance(s, Eqn)]
     if any(e.op == "dot" for e in eqns):
         return []
-    sums = ({*kernel.value_dims[e.out], *e.axes} for e in eqns if OPS[e.op].kind == "reduction")
+    sums = ({*kernel.value_dims[e.out], *e.axes} for e in eqns if reduces(e))
     return [tuple(d for d in order if d in space) for space in sums]
 
 

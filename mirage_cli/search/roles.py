@@ -2,12 +2,13 @@
 
 Only reduced dimensions have a choice: tile, loop or split (of a dynamic one, loop or split). A dimension that no
 equation reduces is kept by the output, so it is cut over the grid; holding it whole is a tile size, which the tuner
-chooses.
+chooses. Where results at each of its positions are reduced along another axis up to there, both may be held whole: a
+scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -19,6 +20,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
+from mirage_cli.ir.scans import possible, reduces, with_scans
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
 from mirage_cli.search.expand import Expansion, Space, Written, axes_of, sort_axes, stored_axes
 
@@ -26,6 +28,8 @@ TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
 MAX_BLOCK = 65536
 """Elements of the largest block that a program instance may hold in registers."""
+MAX_SCAN = 32768
+"""And of the largest block of a scan: Triton may bring 4 bytes of each through shared memory to another layout."""
 CROWDED = 1024
 """Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
@@ -119,18 +123,23 @@ def _choices_of_roles(
     dims = base.value_dims
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
-    spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
+    scans = [s for s in possible(base) if sizes[s.to] == sizes[s.axes[0]]]
+    spaces = _spaces(with_scans(base, scans))
+    scanned = {s.dims for s in scans}
     together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
+    alike = {(s.to, s.axes[0]) for s in scans if s.to not in reduced}
+    """Axes of which either is held whole where the other is: then a scan has all results at once."""
+
     longest = {_longest_together(q, sizes) for q in reductions}
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 
     def roles_of(dim: str) -> Iterator[Role]:
+        if (dim in reduced or dim in dict(alike)) and sizes[dim] <= TILE_LIMIT and dim not in dynamic:
+            yield "tile"
         if dim not in reduced:
             yield "grid"
             return
-        if sizes[dim] <= TILE_LIMIT and dim not in dynamic:
-            yield "tile"
         if sizes[dim] > 16 or (dim in together and sizes[dim] > 1) or dim in dynamic:
             yield "loop"
         if sizes[dim] >= SPLIT_MINIMUM or dim in longest:
@@ -145,16 +154,35 @@ def _choices_of_roles(
             here: Roles = (*chosen, (dim, role))
             held = {a for a, r in here if r == "tile"}
             walked = [a for a, r in chosen if r in ("loop", "split")]
-            if role == "tile" and any(prod(sizes[a] for a in space if a in held) > MAX_BLOCK for space in spaces):
+            if role == "tile" and (_longer(spaces, held, sizes, MAX_BLOCK) or _longer(scanned, held, sizes, MAX_SCAN)):
                 yield InexpressibleError("blocks too large")
             elif role in ("loop", "split") and any((dim, a) in inside or (a, dim) in inside for a in walked):
                 yield InexpressibleError("nested loop")
-            elif role != "split" or not any(
-                {dim, a} <= set(q.axes) for q in reductions for a, r in chosen if r == "split"
-            ):
+            elif _agree(here, alike) and (role != "split" or not _splits_again(dim, chosen, reductions)):
                 yield from complete(here)
 
     yield from complete(())
+
+
+def _longer(spaces: Iterable[tuple[str, ...]], held: Collection[str], sizes: Mapping[str, int], most: int) -> bool:
+    """Whether a block over some of these axes has more elements, of those that are held whole."""
+    return any(prod(sizes[a] for a in space if a in held) > most for space in spaces)
+
+
+def _agree(chosen: Roles, alike: Iterable[tuple[str, str]]) -> bool:
+    """Whether of each of these pairs of axes, either both are held whole or none."""
+    known, held = {a for a, _ in chosen}, {a for a, r in chosen if r == "tile"}
+    return not any({*pair} <= known and len(held & {*pair}) == 1 for pair in alike)
+
+
+def _splits_again(dim: str, chosen: Roles, reductions: Iterable[Eqn]) -> bool:
+    """Whether another axis of a reduction is split already."""
+    return any({dim, a} <= set(q.axes) for q in reductions for a, r in chosen if r == "split")
+
+
+def _spaces(kernel: Kernel) -> set[tuple[str, ...]]:
+    """The axes of its values, and of what it reduces."""
+    return {*kernel.value_dims.values(), *(tuple({*q.dims, *q.axes}) for q in kernel.body if reduces(q))}
 
 
 def _summed_together(

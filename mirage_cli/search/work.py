@@ -15,6 +15,7 @@ from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
@@ -23,6 +24,9 @@ from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
+SCANNED = 8.0
+"""Times that a scan combines an element: with the one before in its thread, with other threads and with other warps, of
+which each takes a part of the elements (Triton 3.6)."""
 
 
 class Loaded(NamedTuple):
@@ -164,6 +168,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
     """
+    whole, kernel = kernel, scanned(kernel)
     placement, dims, inputs = place(kernel), kernel.value_dims, tuple(inputs)
     known = _Known.of(kernel, element_bytes, exact, inputs)
     halves = known.halves
@@ -175,9 +180,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     segments = [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
     sums = (axes for _, summed in segments for axes, _ in summed)
     products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
-    reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
+    reduced = [_space(e) for e in kernel.body if reduces(e)]
     return Model(
-        kernel,
+        whole,
         kernel.with_role("grid"),
         kernel.with_role("tile"),
         kernel.split,
@@ -301,7 +306,7 @@ def _segment(
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
     in_pairs = {frozenset(dims[v]) for v in paired}
     elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
-    sums = ((e.dims, e.axes) for e in eqns if OPS[e.op].kind == "reduction" and e.out not in plain)
+    sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
@@ -418,14 +423,14 @@ def _elementwise(
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = axes, operand, axes_beside(axes, spaces)
-        flops = flops_of(e.op, e.args)
+        flops = flops_of(e.op, e.args) * (SCANNED if isinstance(e, Scan) else 1.0)
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
     return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:
-    return (*e.dims, *(a for a in e.axes if a not in e.dims)) if OPS[e.op].kind == "reduction" else e.dims
+    return (*e.dims, *(a for a in e.axes if a not in e.dims)) if reduces(e) else e.dims
 
 
 def _shared(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> frozenset[str]:

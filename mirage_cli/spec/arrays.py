@@ -205,6 +205,7 @@ class Trace:
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, tuple[int, Dim]] = {}  # of tables: less than what entries are, and whose size it is
+        self.turned: dict[Array, tuple[Array, tuple[int, ...]]] = {}  # what is read from its ends on along these axes
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
         self.renamed: dict[Array, Sequence[tuple[Axis, Axis]]] = {}  # axes that are other ones in what an array makes

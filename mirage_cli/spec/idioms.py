@@ -76,6 +76,8 @@ IDIOMS: Mapping[str, str] = {
     "cosh": "write (exp(x) + exp(-x)) / 2",
     "log10": "write log(x) * 0.4342944819",
     "cumsum": "for x[m, a], give an axis j the size of a, and write sum(where(index(j) <= index(a), x[m, j], 0), j)",
+    "cummax": "for x[m, a], give an axis j the size of a, and write max(where(index(j) <= index(a), x[m, j], -inf), j)",
+    "cummin": "for x[m, a], give an axis j the size of a, and write min(where(index(j) <= index(a), x[m, j], inf), j)",
     "argmax": "for the least position, write min(where(x == max(x, a), index(a), a), a)",
     "argmin": "for the least position, write min(where(x == min(x, a), index(a), a), a)",
     "dropout": "programs are of inference, which drops nothing",

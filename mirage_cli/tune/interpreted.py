@@ -20,6 +20,7 @@ from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
+from mirage_cli.ir.running import pairs_of
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
@@ -130,7 +131,7 @@ def _largest_space(program: Program) -> int:
 
 
 def _same_axes(program: Program) -> dict[str, str]:
-    """For each axis one that stands for all those that renames make one another's."""
+    """For each axis one that stands for all those that renames make one another's, or sums up to each position."""
     same: dict[str, str] = {}
 
     def root(d: str) -> str:
@@ -141,6 +142,9 @@ def _same_axes(program: Program) -> dict[str, str]:
     for a, i in program.accesses():
         if i.axis is not None and renames(a, i, program.sizes) and root(a) != root(i.axis):
             same[root(a)] = root(i.axis)
+    for a, b in pairs_of(lower(program)):
+        if root(a) != root(b):
+            same[root(a)] = root(b)
     return {d: root(d) for d in program.sizes}
 
 

@@ -10,13 +10,15 @@ from functools import lru_cache
 from mirage_cli.ir.access import Index, Quotient, Remainder, renames
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.running import pairs_of
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
 """A name in the text of an index."""
 
 
 class AxisClasses:
-    """The classes. Two axes are in one class where one is loaded, stored or renamed as the other. An axis of the μGraph
+    """The classes. Two axes are in one class where one is loaded, stored or renamed as the other, or where
+    what is along one is reduced up to each position of the other (`ir.running`). An axis of the μGraph
     that nothing ties to the program is in the class of the program's axes of its size, unless it is of blocks (see
     `counted`)."""
 
@@ -32,6 +34,8 @@ class AxisClasses:
             for d, i in e.names.items():
                 if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
                     classes.join(d, i.axis)
+        for a, b in pairs_of(program):
+            classes.join(a, b)
         for d, i in graph.accesses():
             if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
                 classes.join(d, i.axis)

@@ -144,10 +144,13 @@ class _Short:
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
         """The sizes, large enough for what is read, and with as many blocks as there are positions for."""
-        sizes = large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
-        for d, i in self.counted:
-            need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
-            sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
+        read, sizes, before = [*read], self.sizes, dict[str, int]()
+        while sizes != before:  # blocks that are there for the positions that one reads reach further, for another
+            before = sizes
+            sizes = large_enough(sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+            for d, i in self.counted:
+                need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
+                sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
         return sizes
 
 

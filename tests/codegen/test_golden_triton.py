@@ -52,6 +52,8 @@ FEATURES = {
     "64-bit offsets": ".to(tl.int64)",
     "bfloat16": "to_bfloat16(",
     "maxima that show NaN": "largest(",
+    "sums up to each position": "tl.cumsum(",
+    "maxima from each position on": 'running_largest(tl.where(in_j[None, :], X, float("-inf")), 1, True)',
     "one instance that stores for all": "one of them stores",
     "loads an iteration ahead": "_next = tl.load(",
     "bytes two at a time": "pair_bits(",

@@ -303,6 +303,11 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x, i, j: x[:, i, j] * 2, (torch.randn(3, 5, 7, 2), torch.tensor([1, -2, 4]), torch.tensor([0, 6, -7]))),
         (lambda x, i, j: x[i, :, j] * 2, (torch.randn(3, 5, 7), torch.tensor([[1, -2]]), torch.tensor([[0], [6]]))),
         (lambda x: x.cummax(1).values, (torch.randn(3, 7),)),
+        (lambda x: x.flip(1).cumsum(1).flip(1) - x, (torch.randn(3, 7),)),
+        (lambda x: x.flip(0, 1).flip(1, 0) * 2 + x.flip(1).flip(0), (torch.randn(3, 7),)),
+        (lambda x: x.flip(1).cumsum(0).flip(1) + x.flip(1).cummax(1).values, (torch.randn(3, 7),)),
+        (lambda x: torch.cat([torch.zeros(3, 1), x], 1).cumsum(1)[:, :-1] * 2, (torch.randn(3, 7),)),
+        (lambda x: (x * (x > 0)).flip(-1).cumsum(-1).flip(-1).cumsum(-1), (torch.randn(3, 7),)),
         (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
         (lambda x: x.logcumsumexp(-1), (torch.randn(3, 7),)),
         (lambda x: torch.linalg.vector_norm(x, 3, -1), (torch.randn(3, 7),)),
@@ -445,6 +450,11 @@ def test_whole_numbers_of_whole_numbers_are_results(function: Any, given: torch.
     for y, want in zip(computed(model, traced, (given,)), as_list(function(given)), strict=True):
         assert torch.equal(y, want.double())
     assert not cut(model).regions
+
+
+def test_a_sum_of_what_is_turned_and_turned_back_reads_it_as_it_lies() -> None:
+    _, found = whole(lambda x: x.flip(1).cumsum(1).flip(1), (torch.randn(3, 70),))
+    assert not [e for e in found.graph.program().eqns if e.names]
 
 
 @pytest.mark.parametrize("name", ["cumsum", "sum", "prod"])

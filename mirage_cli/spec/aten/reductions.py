@@ -11,7 +11,7 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported, leaves
 from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
 from mirage_cli.spec.aten.row import Rows, overloadless
-from mirage_cli.spec.aten.shapes import cat, squeeze, unsqueeze
+from mirage_cli.spec.aten.shapes import cat, flip, squeeze, unsqueeze
 
 aten = Rows()
 MOST_TAKEN = 8
@@ -134,9 +134,14 @@ def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool =
     return found if keep else squeeze(found, dim)
 
 
-def running(x: Array, dim: int, kind: str, nothing: float) -> Array:
-    """Of each position, the reduction of those up to it. nothing: what changes no reduction of this kind."""
-    x, dim = number_of(x), dim % max(len(x.dims), 1)
+def running(x: Array, dim: int, kind: str, nothing: float, back: bool = False) -> Array:
+    """Of each position, the reduction of those up to it, or with `back` from it on: what is read from its end on is
+    reduced from there. nothing: what changes no reduction of this kind."""
+    dim %= max(len(x.dims), 1)
+    turned, along = x.trace.turned.get(x, (x, ()))
+    if along == (dim,):
+        return flip(running(turned, dim, kind, nothing, not back), along)
+    x = number_of(x)
     if not x.dims or x.shape[dim] == 1:
         return x
     n = x.shape[dim]
@@ -146,7 +151,7 @@ def running(x: Array, dim: int, kind: str, nothing: float) -> Array:
     rank = len(longer.dims)
     upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
     upto = p.viewed(upto, [*upto.dims, *[()] * (rank - dim - 1)])
-    inside = p.elementwise(lambda i, j, v: g.where(j <= i, v, nothing), upto, place, longer)
+    inside = p.elementwise(lambda i, j, v: g.where(j >= i if back else j <= i, v, nothing), upto, place, longer)
     return p.reduction(kind, inside, [dim + 1])
 
 

@@ -227,10 +227,17 @@ def _hstack(arrays: Sequence[Array]) -> Array:
 
 @aten("aten.flip", behind=2)
 def flip(x: Array, dims: Sequence[int]) -> Array:
-    for d in dims:
+    """flip(flip(x)) is x."""
+    along, turned = tuple(sorted(d % len(x.dims) for d in dims)), x.trace.turned
+    if x in turned and turned[x][1] == along:
+        return turned[x][0]
+    made = x
+    for d in along:
         n = x.shape[d]
-        x = p.sliced(x, d, n - 1, n, -1) if n > 1 else x
-    return x
+        made = p.sliced(made, d, n - 1, n, -1) if n > 1 else made
+    if made is not x:
+        turned[made] = x, along
+    return made
 
 
 @aten("aten.roll", behind=2)
