@@ -34,7 +34,7 @@ from mirage_cli.pipeline.regions import PREFIX, Cut, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
 """The part of a budget in which kernels are chosen for how fast the whole model is."""
@@ -160,7 +160,7 @@ def optimize(
             made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
             measures = kernels.measures
         model, original = found.model, with_own_graph(found.model)
-        with Store(kernels.path) as store:
+        with Database(kernels.path) as store:
             figures = Figures(store, kernels.target) if measures else None
             used: dict[str, Kernel] = {}
             for gain in gains(found, made, example_inputs, figures, inductors):

@@ -357,7 +357,7 @@ from mirage_cli import Graph, dot, mi, silu
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.beside import given_to
 from mirage_cli.pipeline.callers import known_to_inductor
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from tests.pipeline.test_torch import decoder
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from torch._inductor.lowering import lowerings
@@ -380,7 +380,7 @@ with torch.no_grad():
     again = []
     mirage_cli.optimize(model, inputs, budget=25, db=db, say=again.append)
     found["said"] = said, again
-    with Store(db) as store:
+    with Database(db) as store:
         searched = [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
     found["off"], found["calls"] = [], []
     for options in {"db": db}, {"db": db, "tune": 20}:
@@ -390,7 +390,7 @@ with torch.no_grad():
             compiled = torch.compile(model, backend="mirage", options=options)
             found["off"].append(float((compiled(*inputs) - expected).abs().max()))
         found["calls"].append(len(names))
-    with Store(db) as store:
+    with Database(db) as store:
         found["searched"] = searched, [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
 region, operator = fast.region_0, fast.region_0.operator
 found["known"] = [operator in lowerings, (known_to_inductor(operator), operator in lowerings)[1]]
