@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.computed import computed_hash
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.spec.graph import Graph, dot, mean, rms_norm
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Database

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mirage_cli.ir.text import canonical_text
-from mirage_cli.pipeline import inmodel
 from mirage_cli.pipeline.callers import Kernel
-from mirage_cli.pipeline.inmodel import CALLS, Choice, choices, keep, kept_beside
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models import inmodel
+from mirage_cli.pipeline.models.inmodel import CALLS, Choice, choices, keep, kept_beside
 from mirage_cli.pipeline.written import read_variant
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Database

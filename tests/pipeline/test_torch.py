@@ -19,17 +19,17 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline import backend
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.partition import level_parts, with_readers
-from mirage_cli.pipeline.regions import (
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.partition import level_parts, with_readers
+from mirage_cli.pipeline.models.regions import (
     Cut,
     cut,
     exported,
     pytorchs_table,
 )
-from mirage_cli.pipeline.straight import Steps
-from mirage_cli.pipeline.taken import table
+from mirage_cli.pipeline.models.straight import Steps
+from mirage_cli.pipeline.models.taken import table
 from mirage_cli.spec.aten.trace import supported
 from tests import forked
 from tests.torch_programs import Attention, GatedMlp, rope_halves
@@ -355,7 +355,7 @@ import mirage_cli
 from contextlib import contextmanager
 from mirage_cli import Graph, dot, mi, silu
 from mirage_cli.pipeline import backend
-from mirage_cli.pipeline.beside import given_to
+from mirage_cli.pipeline.models.beside import given_to
 from mirage_cli.pipeline.callers import known_to_inductor
 from mirage_cli.store.store import Database
 from tests.pipeline.test_torch import decoder

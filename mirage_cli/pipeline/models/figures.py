@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models.beside import Beside
 from mirage_cli.pipeline.written import without_header
 from mirage_cli.store.records import Key
 from mirage_cli.store.store import Database

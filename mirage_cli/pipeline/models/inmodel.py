@@ -16,9 +16,9 @@ from itertools import zip_longest
 import torch
 
 from mirage_cli.codegen.sized import any_source
-from mirage_cli.pipeline.beside import captured, seconds
 from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models.beside import captured, seconds
 from mirage_cli.pipeline.written import info_of, keep_kernel, read_variant
 from mirage_cli.store.results import Kernel as Chosen
 from mirage_cli.store.results import Result
