@@ -8,7 +8,7 @@ from typing import Any  # of a name that is imported when it is asked for
 __version__ = "0.1.2"
 
 
-ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.functions", "optimize": "pipeline.model"}
+ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.models.functions", "optimize": "pipeline.models.model"}
 
 
 def __getattr__(name: str) -> Any:

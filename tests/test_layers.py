@@ -77,6 +77,19 @@ def test_imports_go_one_way(name: str) -> None:
     assert not backward, "\n".join(backward)
 
 
+def test_programs_know_nothing_of_models() -> None:
+    """The entry that PyTorch calls apart, what works on programs imports nothing of what makes them of models."""
+    users = [n for n in MODULES if n.startswith("pipeline.") and n != "pipeline.backend"]
+    backward = [
+        f"{name} imports {other}"
+        for name in users
+        if not name.startswith("pipeline.models")
+        for _, other in imports(MODULES[name])
+        if other.startswith("pipeline.models")
+    ]
+    assert not backward, "\n".join(backward)
+
+
 MOST_LINES = 850
 """Of a module: what is longer holds more than one idea."""
 

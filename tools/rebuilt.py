@@ -25,7 +25,7 @@ from mirage_cli.pipeline.written import info_of
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import About, Kernel, Result, Searched, Times, Tuning
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import bottlenecks
 from mirage_cli.verify.equivalence import check_equivalence
@@ -35,7 +35,7 @@ TOP = 5
 
 
 def rebuild(
-    store: Store, rows: Iterable[Mapping[str, Any]], recorded: Sequence[Recorded], specs: Iterable[Path]
+    store: Database, rows: Iterable[Mapping[str, Any]], recorded: Sequence[Recorded], specs: Iterable[Path]
 ) -> int:
     """Puts every row whose μGraph is recorded into the database. Returns how many these were."""
     programs = {(p.name, p.dtype, p.dims): (p, s.text) for s in map(load_spec, specs) for p in s.programs(None, None)}
@@ -49,7 +49,7 @@ def rebuild(
     return count
 
 
-def _put(store: Store, program: Program, text: str, row: Mapping[str, Any], known: Recorded) -> None:
+def _put(store: Database, program: Program, text: str, row: Mapping[str, Any], known: Recorded) -> None:
     versions = row["versions"]
     key = Key(program_hash(program), program.dims, program.dtype, row["gpu"], row["driver"] or "", **versions)
     fastest: dict[str, Measured] = {}
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     rows = json.loads(given.bench.read_text(encoding="utf-8"))
-    with Store(given.output) as store:
+    with Database(given.output) as store:
         print(rebuild(store, rows, load(given.recorded), given.specs), "results")
 
 

@@ -15,7 +15,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.search.work import chunk_sizes
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 
 VERSIONS = ("gpu", "driver", "torch", "triton", "mirage")
 """Columns of a key that figures depend on."""
@@ -63,7 +63,7 @@ def side_by_side(graph: MuGraph, m: Measured) -> bool:
 def read_store(path: Path) -> list[Recorded]:
     """A schedule that was measured more than once has the median of its medians. Raises StoreError."""
     found: list[Recorded] = []
-    with Store(path) as store:
+    with Database(path) as store:
         for entry in store.list():
             graphs = {g.id: parse_mugraph(g.text) for g in store.mugraphs(entry.key)}
             measured: list[Measured] = []

@@ -31,7 +31,7 @@ from mirage_cli.pipeline.searching import Found, Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, driver_version, find_target, local_target
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
@@ -127,7 +127,7 @@ class Remembering(Session):
 
     tuned: Tuned | None = None
 
-    def __init__(self, target: Target, options: Options, store: Store, measures: bool) -> None:
+    def __init__(self, target: Target, options: Options, store: Database, measures: bool) -> None:
         super().__init__(target, options, store, measures, on_tuned=self.remember)
 
     def remember(self, tuned: Tuned) -> None:
@@ -187,7 +187,7 @@ def rows(jobs: Sequence[Job], means: Means, seconds: float = float("inf")) -> It
     searching = replace(means.options, workers=1)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Store(Path(folder) / "mirage.db") as store,
+        Database(Path(folder) / "mirage.db") as store,
         Searchers(means.searchers, means.target, searching) as searchers,
     ):
         waiting = [searchers.submit(j.program) for j in jobs]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.pipeline.gate import Compared
     from mirage_cli.pipeline.session import Session
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
 
 MOST_GPUS = 64
 """Of one machine."""
@@ -242,7 +242,9 @@ def tell(compared: Sequence[Compared], summary: Summary | None, junit: Path | No
         tell_github("mirage bench", COLUMNS, cases)
 
 
-def stored_programs(store: Store, sizes: Sequence[Mapping[str, int]], dtype: str | None) -> list[tuple[Program, str]]:
+def stored_programs(
+    store: Database, sizes: Sequence[Mapping[str, int]], dtype: str | None
+) -> list[tuple[Program, str]]:
     """Every program that a kernel is stored for, on any GPU, with its spec's text; those of one of these sizes and of
     this type.
 

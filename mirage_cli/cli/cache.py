@@ -185,11 +185,11 @@ def cache_merge(
     are written anew from their μGraphs where they are used.
     """
     from mirage_cli.store.exchange import bundles, merge
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
 
     with open_store(db) as store:
         for file in files:
-            with Store.reading(file, warn=warn) as other, other.snapshot():
+            with Database.reading(file, warn=warn) as other, other.snapshot():
                 out.print(f"{file}: {merge(store, bundles(other))}")
 
 

@@ -29,7 +29,7 @@ def export_model(
     verified. The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
     """
     from mirage_cli.pipeline.callers import Kernels, Settings
-    from mirage_cli.pipeline.package import packed, write_package
+    from mirage_cli.pipeline.models.package import packed, write_package
 
     found, name = model_of(what, shapes)
     with Kernels(Settings(target, db=db)) as kernels:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.records import Shown
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
     from mirage_cli.target.gpus import Target
 
 
@@ -157,7 +157,7 @@ def show(
         print_text(print_mugraph(graph))
 
 
-def schedule_of(store: Store, shown: Shown) -> tuple[Schedule | None, Target | None]:
+def schedule_of(store: Database, shown: Shown) -> tuple[Schedule | None, Target | None]:
     """The schedule that a stored μGraph is drawn with, and the GPU: the best's, where it is that; else its fastest."""
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.target.gpus import find_target
@@ -174,7 +174,7 @@ def schedule_of(store: Store, shown: Shown) -> tuple[Schedule | None, Target | N
     return (None if chosen is None else Schedule.from_json(chosen)), gpu
 
 
-def shown_page(store: Store, shown: Shown, graph: MuGraph) -> str:
+def shown_page(store: Database, shown: Shown, graph: MuGraph) -> str:
     """The report of one program, with this plan's picture. Raises NothingStoredError where no plan of it was kept."""
     from dataclasses import replace
 
@@ -218,7 +218,7 @@ def explain(
         out.print(named("verified", rows))
 
 
-def stored_graph(store: Store, id: str) -> MuGraph | None:
+def stored_graph(store: Database, id: str) -> MuGraph | None:
     """The μGraph as it is stored, if it is."""
     from mirage_cli.ir.text import parse_mugraph
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any  # a module, whose names no type has
 
 from mirage_cli.errors import MirageError
-from mirage_cli.store.store import Store, default_path
+from mirage_cli.store.store import Database, default_path
 from mirage_cli.target import knobs
 from mirage_cli.target.gpus import DEFAULT, driver_version, local_target
 
@@ -153,7 +153,7 @@ def _database(path: Path | None) -> Check:
     try:
         path = path or default_path()
         if path.exists():
-            with Store(path) as store:
+            with Database(path) as store:
                 count = len(store.list())
                 return Check("database", True, f"{path}, {count} result{'s' * (count != 1)}", required=True)
     except MirageError as error:

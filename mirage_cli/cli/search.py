@@ -50,7 +50,7 @@ from mirage_cli.cli.shared import (
 if TYPE_CHECKING:
     from mirage_cli.pipeline.locked import Lock
     from mirage_cli.store.results import Result, Unfinished
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
     from mirage_cli.target.gpus import Target
 
 
@@ -139,7 +139,7 @@ def lock_of(path: Path) -> Lock:
 
 
 @contextmanager
-def passing_store() -> Generator[Store]:
+def passing_store() -> Generator[Database]:
     """A database for one run: what a worse search found takes no better result's place."""
     with TemporaryDirectory() as folder, open_store(Path(folder) / "mirage.db") as store:
         yield store

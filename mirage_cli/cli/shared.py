@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.store.records import Best, Key, Shown
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
     from mirage_cli.target.gpus import Target
 
 app = typer.Typer(
@@ -207,20 +207,20 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
     return found
 
 
-def open_store(db: Path | None) -> Store:
+def open_store(db: Path | None) -> Database:
     """The database, to write to; made where there is none."""
-    from mirage_cli.store.store import Store, default_path
+    from mirage_cli.store.store import Database, default_path
 
-    return Store(db or default_path(), warn=warn)
+    return Database(db or default_path(), warn=warn)
 
 
-def reading_store(db: Path | None) -> Store:
+def reading_store(db: Path | None) -> Database:
     """The database, to read: the file is not changed, and never made. One that is named has to be there; without the
     user's own, nothing is stored yet. Raises StoreError."""
-    from mirage_cli.store.store import Store, default_path
+    from mirage_cli.store.store import Database, default_path
 
     path = db or default_path()
-    return Store.reading(path, warn=warn) if db or path.exists() else Store(":memory:", called=path, warn=warn)
+    return Database.reading(path, warn=warn) if db or path.exists() else Database(":memory:", called=path, warn=warn)
 
 
 def warn(text: str) -> None:
@@ -283,7 +283,7 @@ Entry = tuple["Key", "Best"]
 
 
 def best_of(
-    store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
+    store: Database, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
 ) -> tuple[Program, Key, Best]:
     """The best stored kernel for a spec: of the first size that has one, as `chosen_of` takes it. What else there was
     to choose from is said on stderr. Raises NothingStoredError."""
@@ -301,7 +301,7 @@ def best_of(
 
 
 def bests_of(
-    store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
+    store: Database, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
 ) -> list[tuple[Program, Key, Best]]:
     """The best stored kernel for each size of a spec that has one, all of one GPU. What is missing is said on stderr.
     Raises NothingStoredError."""
@@ -316,7 +316,7 @@ def bests_of(
     return [(programs[i], *entry) for i, entry in found.items()]
 
 
-def of_one_gpu(store: Store, programs: Sequence[Program], target: str) -> dict[int, Entry]:
+def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dict[int, Entry]:
     """The best stored kernel of each program that has one, by the program's number, all of one GPU: that of the first,
     as `chosen_of` takes it. Which GPU it is is said on stderr, where none was named."""
     stored = stored_for(store, programs, target)
@@ -329,7 +329,7 @@ def of_one_gpu(store: Store, programs: Sequence[Program], target: str) -> dict[i
     return {i: chosen_of(entries, target) for i, entries in mine.items() if entries}
 
 
-def stored_for(store: Store, programs: Sequence[Program], target: str) -> dict[int, list[Entry]]:
+def stored_for(store: Database, programs: Sequence[Program], target: str) -> dict[int, list[Entry]]:
     """The best kernels that are stored, by the number of the program, for the GPU that is named."""
     from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.target.gpus import find_target
@@ -340,7 +340,7 @@ def stored_for(store: Store, programs: Sequence[Program], target: str) -> dict[i
     return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
 
 
-def nothing_stored(store: Store, programs: Sequence[Program], target: str) -> NothingStoredError:
+def nothing_stored(store: Database, programs: Sequence[Program], target: str) -> NothingStoredError:
     """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
     others = {gpu_of(key) for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
     return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
@@ -361,7 +361,7 @@ def chosen_of(entries: Sequence[Entry], target: str) -> Entry:
     )
 
 
-def shown_for(store: Store, id: str, target: str) -> tuple[Shown, ...]:
+def shown_for(store: Database, id: str, target: str) -> tuple[Shown, ...]:
     """What is stored of a μGraph, or under a key, for the GPU that `target` names; or, where that is "auto", for all,
     this machine's first. Raises UnknownIdError, AmbiguousIdError, NothingForGpuError."""
     from mirage_cli.target.gpus import find_target

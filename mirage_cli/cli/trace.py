@@ -19,7 +19,7 @@ from mirage_cli.errors import MirageError, TraceError
 if TYPE_CHECKING:
     import torch
 
-    from mirage_cli.pipeline.regions import Cut
+    from mirage_cli.pipeline.models.regions import Cut
 
 SHAPE = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
 
@@ -69,9 +69,9 @@ def model_of(what: str, shapes: list[str] | None) -> tuple[Cut, str]:
         raise TraceError(what, f"{path} defines no {name}")
     with theirs(what, path):
         inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
-    from mirage_cli.pipeline.model import as_module
-    from mirage_cli.pipeline.regions import cut, exported
-    from mirage_cli.pipeline.taken import table
+    from mirage_cli.pipeline.models.model import as_module
+    from mirage_cli.pipeline.models.regions import cut, exported
+    from mirage_cli.pipeline.models.taken import table
 
     with theirs(what, path):
         function = found[name]() if isinstance(found[name], type) else found[name]

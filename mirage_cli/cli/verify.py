@@ -36,7 +36,7 @@ from mirage_cli.target.files import read_bytes
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.store.records import Best, Key
-    from mirage_cli.store.store import Store
+    from mirage_cli.store.store import Database
     from mirage_cli.target.gpus import Target
     from mirage_cli.tune.interpreted import Interpreter
 
@@ -162,7 +162,7 @@ class Answer:
 
 
 def judge_all(
-    store: Store,
+    store: Database,
     specs: Sequence[Path],
     exported: Path | None,
     part: str | None,
@@ -191,7 +191,7 @@ def judge_all(
 
 
 def judge_stored(
-    store: Store, program: Program, seed: int, gpu: Target | None, interpreter: Interpreter
+    store: Database, program: Program, seed: int, gpu: Target | None, interpreter: Interpreter
 ) -> Iterator[Answer]:
     """The stored kernels of a program, of every GPU or of one: the μGraph by the structural and finite-field nets, and
     the text by the numeric one, in the interpreter at reduced sizes."""
@@ -208,7 +208,7 @@ def judge_stored(
 
 
 def judged(
-    store: Store, program: Program, key: Key, best: Best, seed: int, interpreter: Interpreter
+    store: Database, program: Program, key: Key, best: Best, seed: int, interpreter: Interpreter
 ) -> tuple[bool, str]:
     from mirage_cli.pipeline.predicting import judge_small
     from mirage_cli.pipeline.written import written_anew

@@ -21,19 +21,19 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from mirage_cli.pipeline.agreement import NotRunError, looked_up
-from mirage_cli.pipeline.attention import by_pytorch, kept_whole
-from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
-from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.inductors import by_inductor
-from mirage_cli.pipeline.inplace import calls, functionalised, put_in_place
-from mirage_cli.pipeline.model import Gain, Replaced, faster, gain_of
-from mirage_cli.pipeline.named import by_operators, unchecked
-from mirage_cli.pipeline.outlining import inlined, replace_call
-from mirage_cli.pipeline.region import Kept, Region, Shape, Sized
-from mirage_cli.pipeline.regions import PREFIX, as_numbers, cut, for_autograd, only_lifted, results
-from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
+from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
+from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
+from mirage_cli.pipeline.models.beside import Arguments, region_beside
+from mirage_cli.pipeline.models.figures import Figures
+from mirage_cli.pipeline.models.inductors import by_inductor
+from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
+from mirage_cli.pipeline.models.model import Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.models.named import by_operators, unchecked
+from mirage_cli.pipeline.models.outlining import inlined, replace_call
+from mirage_cli.pipeline.models.region import Kept, Region, Shape, Sized
+from mirage_cli.pipeline.models.regions import PREFIX, as_numbers, cut, for_autograd, only_lifted, results
+from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten

@@ -238,10 +238,10 @@ class Kernels:
 
     def __enter__(self) -> Kernels:
         from mirage_cli.pipeline.session import Session
-        from mirage_cli.store.store import Store
+        from mirage_cli.store.store import Database
 
         self.stack.enter_context(without_main())
-        self.store = self.stack.enter_context(Store(self.path))
+        self.store = self.stack.enter_context(Database(self.path))
         session = Session(
             self.target, self.options, self.store, self.measures, command="mirage_cli", on_tuning=self.on_tuning
         )

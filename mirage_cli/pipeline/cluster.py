@@ -32,7 +32,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange
 from mirage_cli.store.records import Best, Key
 from mirage_cli.store.results import About, Result, Unfinished
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, chosen_target
 from mirage_cli.target.knobs import WORKERS, available_cores
 from mirage_cli.tune.template import AT, template
@@ -341,7 +341,7 @@ def _answer(future: Any) -> Any | Failed:
         return Failed.of(error)
 
 
-def asked_of(store: Store, key: Key, program: Program, text: str, found: Found | None = None) -> Asked:
+def asked_of(store: Database, key: Key, program: Program, text: str, found: Found | None = None) -> Asked:
     """With the rows that tuning goes on from: the key's own, and what won for the same axes at other sizes."""
     own = exchange.bundle(store, key.id)
     others = (exchange.bundle(store, w.key) for w in store.winners(key))

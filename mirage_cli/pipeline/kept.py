@@ -16,7 +16,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key, StoredMuGraph
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.verify.verdict import Verdict
 
 
@@ -59,7 +59,7 @@ def keep_search(session: Session, program: Program, text: str, found: Found) -> 
     return key
 
 
-def claimed(store: Store, result: Result) -> Result:
+def claimed(store: Database, result: Result) -> Result:
     """A result whose kernels say what is known of their being right, as `mirage verify` does."""
 
     def claim(id: str) -> str | None:
@@ -69,7 +69,7 @@ def claimed(store: Store, result: Result) -> Result:
     return result.claiming(claim)
 
 
-def verdict_of(store: Store, id: str) -> Verdict | None:
+def verdict_of(store: Database, id: str) -> Verdict | None:
     """What the verifier said when this μGraph was stored; None where it has been removed since."""
     try:
         found = [s.mugraph.verification for s in store.show(id) if s.mugraph.verification is not None]
@@ -86,7 +86,7 @@ def readable_graph(stored: StoredMuGraph) -> MuGraph | None:
         return None
 
 
-def stored_search(store: Store, program: Program) -> Found:
+def stored_search(store: Database, program: Program) -> Found:
     """The μGraphs that some search stored for this program, on whatever machine, as a search result. Raises
     NothingStoredError."""
     stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)

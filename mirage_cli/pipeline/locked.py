@@ -13,7 +13,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.store.records import Best, Key, identity
 from mirage_cli.store.results import Fields, Result, by_name, each, schedule, text, whole
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.files import read_bytes, write_text
 from mirage_cli.target.gpus import Target
 
@@ -60,7 +60,7 @@ class Pin:
         return Pin(**plain, dims=sizes, versions=versions, schedule=o.one("schedule", schedule))
 
 
-def pinned(store: Store, program: Program, target: Target, here: bool) -> Pin | None:
+def pinned(store: Database, program: Program, target: Target, here: bool) -> Pin | None:
     """The kernel that a search with these versions would answer with: measured on this GPU, or else predicted. None
     where there is none."""
     for measured in (True, False) if here else (False,):

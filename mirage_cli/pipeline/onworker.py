@@ -27,7 +27,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange
 from mirage_cli.store.records import Best
 from mirage_cli.store.results import Result, Unfinished
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target
 from mirage_cli.target.knobs import WORKERS
 from mirage_cli.tune.measure import MeasureError
@@ -102,7 +102,7 @@ def compare_here(job: Job, program: Program, against: Sequence[str], known: Sequ
 def _knowing(job: Job, known: Sequence[exchange.Bundle]) -> Generator[Session]:
     """This worker's session, with a database that has these rows alone."""
     here = replace(job, options=replace(job.options, workers=WORKERS.value()))
-    with TemporaryDirectory(prefix="mirage-") as folder, Store(Path(folder) / "mirage.db") as store:
+    with TemporaryDirectory(prefix="mirage-") as folder, Database(Path(folder) / "mirage.db") as store:
         exchange.merge(store, known)
         with _held.session(here, store) as session:
             yield session
@@ -133,7 +133,7 @@ class _Held:
         self.idle = threading.Timer(IDLE_S, self.end)
 
     @contextmanager
-    def session(self, job: Job, store: Store) -> Generator[Session]:
+    def session(self, job: Job, store: Database) -> Generator[Session]:
         with self.lock:
             self.idle.cancel()
             if self.held is None or self.job != job:

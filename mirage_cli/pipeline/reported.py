@@ -1,6 +1,6 @@
 """What a report tells of each program that the database has a kernel for.
 
-Store ─► Section for each program and GPU: the newest result, its kernels, its rivals, its history
+Database ─► Section for each program and GPU: the newest result, its kernels, its rivals, its history
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirage_cli.pipeline.profile import KernelProfile, profile
 from mirage_cli.pipeline.roofline import Bounds, bounds
 from mirage_cli.store.records import Best, Entry, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import Result, Times
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.verify.verdict import Verdict
 
@@ -87,7 +87,7 @@ class Section:
         return self.result.best.times if self.result.best else None
 
 
-def sections(store: Store, wanted: Collection[str], gpu: str | None, warn: Callable[[str], None]) -> list[Section]:
+def sections(store: Database, wanted: Collection[str], gpu: str | None, warn: Callable[[str], None]) -> list[Section]:
     """Every program that is stored, in the order of the specs' names, then as they were found.
 
     wanted: hashes of programs; all, where there is none. gpu: of this one alone. What was predicted for a GPU is left
@@ -117,7 +117,7 @@ def _gpu(e: Entry) -> str:
     return e.key.gpu.removesuffix(PREDICTED)
 
 
-def _section(store: Store, history: tuple[Moment, ...], name: str, warn: Callable[[str], None]) -> Section:
+def _section(store: Database, history: tuple[Moment, ...], name: str, warn: Callable[[str], None]) -> Section:
     key, best = history[-1].key, history[-1].best
     spec = store.spec(key.program_hash)
     text = spec[1] if spec else ""
@@ -152,7 +152,7 @@ def _verdict(stored: StoredMuGraph | None) -> Verdict | None:
     return Verdict.from_json(stored.verification) if stored and stored.verification else None
 
 
-def _contestants(store: Store, key: Key, best: Best) -> Iterable[Contestant]:
+def _contestants(store: Database, key: Key, best: Best) -> Iterable[Contestant]:
     """What was timed last under each name; eager PyTorch also by the tuner, beside the kernel."""
     eager = best.result.best.eager if best.result.best else None
     for name in RIVALS:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from mirage_cli.pipeline.searching import Options
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Session:
         self,
         target: Target,
         options: Options,
-        store: Store,
+        store: Database,
         has_gpu: bool,
         progress: Progress | None = None,
         command: str = "",

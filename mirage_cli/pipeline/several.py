@@ -24,7 +24,7 @@ from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import written_anew
 from mirage_cli.store.results import Unfinished
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.tune.measure import Standard, spread
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.ranks import File, Joined, Task, run
@@ -43,7 +43,7 @@ def measured_split(
     ((whole, whole_us),) = files(session, [(program, text)])
     with (
         TemporaryDirectory(prefix="mirage-") as folder,
-        Store(Path(folder) / "mirage.db") as store,
+        Database(Path(folder) / "mirage.db") as store,
         Session(session.target, session.options, store, session.measures, session.progress, session.command) as other,
     ):
         made = list(files(other, [(p, str(p)) for p in stages]))

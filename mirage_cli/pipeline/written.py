@@ -20,7 +20,7 @@ from mirage_cli.pipeline.serving import fastest, with_others
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown
 from mirage_cli.store.results import Kernel, Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.equivalence import check_equivalence
@@ -36,7 +36,7 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     keep_kernel(session.store, key, source, result, over)
 
 
-def keep_kernel(store: Store, key: Key, source: str, result: Result, over: Best | None) -> None:
+def keep_kernel(store: Database, key: Key, source: str, result: Result, over: Best | None) -> None:
     """Stores a result, of whose best kernel this is the file. over: as of `keep_best`."""
     best = result.best
     assert best is not None, "a result without a kernel has none to keep"
@@ -71,7 +71,7 @@ class Written:
     differs: bool
 
 
-def written_anew(store: Store, program: Program, key: Key, best: Best, seed: int = 0) -> Written:
+def written_anew(store: Database, program: Program, key: Key, best: Best, seed: int = 0) -> Written:
     """A stored kernel, whose μGraph is verified anew. Raises StoredKernelError."""
     command = best.result.asked.command if best.result.asked else ""
     variant, verdict = checked_variant(store, program, key, best, command, seed)
@@ -83,7 +83,7 @@ def written_anew(store: Store, program: Program, key: Key, best: Best, seed: int
 
 
 def checked_variant(
-    store: Store, program: Program, key: Key, best: Best, command: str, seed: int = 0
+    store: Database, program: Program, key: Key, best: Best, command: str, seed: int = 0
 ) -> tuple[Variant, Verdict]:
     """What a stored kernel is written from. Raises StoredKernelError where it is not there, does not compute the
     program, or cannot be written."""
@@ -95,7 +95,7 @@ def checked_variant(
 
 
 def read_variant(
-    store: Store, program: Program, key: Key, mugraph: str, schedule: Schedule, info: ExportInfo
+    store: Database, program: Program, key: Key, mugraph: str, schedule: Schedule, info: ExportInfo
 ) -> Variant:
     """A stored μGraph with a schedule of it. Raises StoredKernelError where it is not there."""
     graph = next((g for m in store.mugraphs(key) if m.id == mugraph and (g := readable_graph(m))), None)
@@ -130,7 +130,7 @@ def without_header(source: str) -> str:
     return source.split('"""', 2)[-1]
 
 
-def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
+def export_all(store: Database, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
     """One file of the best kernels of several sizes of a spec, all of one GPU, and of those that are kept for dynamic
     sizes near these as far as they are expected to bring anything. Raises MirageError."""
     bests = [checked_variant(store, *one, command)[0] for one in found]

@@ -20,8 +20,8 @@ from mirage_cli import __version__
 from mirage_cli.errors import DamagedResultError, ExchangeError
 from mirage_cli.store.records import NUMBER, VERDICT, Best, Key, Row, Shape, digest, dump, misfit
 from mirage_cli.store.results import Result
-from mirage_cli.store.sqlite import Database
-from mirage_cli.store.store import Store
+from mirage_cli.store.sqlite import Tables
+from mirage_cli.store.store import Database
 from mirage_cli.target.files import open_regular, replacing
 
 FORMAT = 2
@@ -76,9 +76,9 @@ class Merged:
 # -- out
 
 
-def bundles(store: Store, ids: Sequence[str] = ()) -> Iterator[Bundle]:
+def bundles(store: Database, ids: Sequence[str] = ()) -> Iterator[Bundle]:
     """Every key with all that belongs to it; with ids, those keys, and those μGraphs under each of their keys. Damaged
-    rows are left out, and told (`Store`).
+    rows are left out, and told (`Database`).
 
     Raises UnknownIdError, AmbiguousIdError, before it gives the first.
     """
@@ -94,7 +94,7 @@ def bundles(store: Store, ids: Sequence[str] = ()) -> Iterator[Bundle]:
     return (b for b in made if b is not None)
 
 
-def bundle(store: Store, key: str, only: set[str] | None = None) -> Bundle | None:
+def bundle(store: Database, key: str, only: set[str] | None = None) -> Bundle | None:
     """One key, whole or with some of its μGraphs; None where the key itself is damaged."""
 
     def readable(rows: Iterable[Row], columns: Mapping[str, Any], what: str) -> Sequence[Row]:
@@ -118,7 +118,7 @@ def bundle(store: Store, key: str, only: set[str] | None = None) -> Bundle | Non
     return {**made, "results": [r for r in made["results"] if r["kernel"] in kernels]}
 
 
-def write(store: Store, path: Path, ids: Sequence[str] = ()) -> int:
+def write(store: Database, path: Path, ids: Sequence[str] = ()) -> int:
     """Writes a file for `read`. Returns the number of keys in it. Raises OSError."""
     count = 0
     with store.snapshot():
@@ -134,7 +134,7 @@ def write(store: Store, path: Path, ids: Sequence[str] = ()) -> int:
 # -- in
 
 
-def merge(store: Store, found: Iterable[Bundle]) -> Merged:
+def merge(store: Database, found: Iterable[Bundle]) -> Merged:
     """Adds bundles to a database, each in a transaction of its own."""
     merged = Merged()
     for b in found:
@@ -144,7 +144,7 @@ def merge(store: Store, found: Iterable[Bundle]) -> Merged:
     return merged
 
 
-def _merge_one(store: Store, db: Database, key: Key, b: Bundle, merged: Merged) -> None:
+def _merge_one(store: Database, db: Tables, key: Key, b: Bundle, merged: Merged) -> None:
     if b["spec"] is not None:
         db.table("specs").insert({"program_hash": key.program_hash, **b["spec"]}, pk="program_hash", ignore=True)
     db.table("keys").insert({"id": key.id, **key.row()}, pk="id", ignore=True)
@@ -163,7 +163,7 @@ def _merge_one(store: Store, db: Database, key: Key, b: Bundle, merged: Merged) 
             merged.results += 1
 
 
-def _insert(db: Database, table: str, row: Row, same: tuple[str, ...]) -> bool:
+def _insert(db: Tables, table: str, row: Row, same: tuple[str, ...]) -> bool:
     """Inserts a row unless there is one that is equal in these columns. Whether it did."""
     where = " AND ".join(f"{c} IS ?" for c in same)
     if next(iter(db.query(f"SELECT 1 FROM {table} WHERE {where}", [row[c] for c in same])), None):
@@ -280,7 +280,7 @@ def _decoded(row: Row, columns: Mapping[str, Any], what: str) -> Row:
     return found
 
 
-def _encoded(db: Database, row: Row, columns: Mapping[str, Any]) -> Row:
+def _encoded(db: Tables, row: Row, columns: Mapping[str, Any]) -> Row:
     """The columns as the tables have them; a schedule is put in its own table."""
     found = {c: dump(row[c]) if kind is JSON else row[c] for c, kind in columns.items()}
     if "schedule" in found:

@@ -9,9 +9,9 @@ _known = "pandas" in sys.modules
 if not _known:
     sys.modules["pandas"] = None  # pyright: ignore[reportArgumentType] - as the import system's documentation has it
 try:
-    from sqlite_utils.db import Database
+    from sqlite_utils.db import Database as Tables
 finally:
     if not _known:
         del sys.modules["pandas"]
 
-__all__ = ["Database"]
+__all__ = ["Tables"]

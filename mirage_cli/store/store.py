@@ -52,7 +52,7 @@ from mirage_cli.store.records import (
     misfit,
 )
 from mirage_cli.store.results import Result
-from mirage_cli.store.sqlite import Database
+from mirage_cli.store.sqlite import Tables
 from mirage_cli.target import knobs
 from mirage_cli.target.files import check_regular
 
@@ -63,7 +63,7 @@ BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""
 
 
-class Store:
+class Database:
     """An open database; a context manager. Made where there is none, migrated where it is older. Raises StoreError.
 
     Use one for each process and thread. called: the path that messages name, where it is another. warn: told once of
@@ -94,7 +94,7 @@ class Store:
             except OSError as error:
                 raise StoreError(self.path, f"cannot be read ({error.strerror})", OTHER_PATH) from None
             connection.text_factory = _readable
-            self._db = Database(connection, execute_plugins=False)
+            self._db = Tables(connection, execute_plugins=False)
             try:
                 self._prepare()
             except BaseException:
@@ -102,13 +102,13 @@ class Store:
                 raise
 
     @classmethod
-    def reading(cls, path: Path, warn: Callable[[str], None] = lambda _: None) -> Store:
+    def reading(cls, path: Path, warn: Callable[[str], None] = lambda _: None) -> Database:
         """The database of a file that is there, and is not changed. Raises StoreError."""
         if not path.exists():
             raise StoreError(path, "is not there", "name a file that mirage made")
         return cls(path, warn=warn, reads=True)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Database:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -356,7 +356,7 @@ class Store:
                 self._db.rollback()
 
     @contextmanager
-    def transaction(self) -> Generator[Database, None, None]:
+    def transaction(self) -> Generator[Tables, None, None]:
         """One that holds the write lock from its start, so that what it reads stays true until it commits."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
@@ -493,18 +493,18 @@ def explanation(message: str) -> tuple[str, str]:
     return f"cannot be used ({message})", f"check the permissions of the file and its folder, or {OTHER_PATH}"
 
 
-def _put_key(db: Database, key: Key) -> str:
+def _put_key(db: Tables, key: Key) -> str:
     db.table("keys").insert({"id": key.id, **key.row()}, pk="id", ignore=True)
     return key.id
 
 
-def _put_schedule(db: Database, schedule: Json) -> str:
+def _put_schedule(db: Tables, schedule: Json) -> str:
     text = dump(schedule)
     db.table("schedules").insert({"id": digest(text), "json": text}, pk="id", ignore=True)
     return digest(text)
 
 
-def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: str) -> str:
+def _put_kernel(db: Tables, key: Key, mugraph: str, schedule: Json, source: str) -> str:
     id = digest(source)
     row = {"key": _put_key(db, key), "id": id, "mugraph": mugraph, "schedule": _put_schedule(db, schedule)}
     db.table("kernels").upsert({**row, "source": source}, pk=("key", "id"))

@@ -41,7 +41,7 @@ from mirage_cli.pipeline import predicting, searchers, session
 from mirage_cli.search.cost import LIMITS
 from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target import gpus
 from mirage_cli.tune import compilefarm, interpreted
 from mirage_cli.tune.compilefarm import CompileFarm
@@ -755,7 +755,7 @@ def test_all_that_is_stored_is_found_without_its_specs(found: Mirage, tmp_path: 
     assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--dtype", "bfloat16").code == 0
     for name in ("tiny.yaml", "increment.yaml"):
         (tmp_path / name).unlink()
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         every = stored_programs(store, [{}], None)
         assert [(p.name, p.sizes["m"], p.dtype, text) for p, text in every] == [
             ("tiny", 4, "float16", TINY),
@@ -826,7 +826,7 @@ def test_of_several_gpus_and_sizes_it_is_said_which_one_was_taken(found: Mirage,
 
 def test_a_named_kernel_is_taken_for_the_gpu_that_is_asked_for_or_said(found: Mirage) -> None:
     assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
-    with Store(Path(os.environ["MIRAGE_DB"])) as store:
+    with Database(Path(os.environ["MIRAGE_DB"])) as store:
         ((id, count_of_keys),) = Counter(g.id for e in store.list() for g in store.mugraphs(e.key)).most_common(1)
     assert count_of_keys == 2
     for gpu in ("h100", "a100"):
@@ -1169,7 +1169,7 @@ DAMAGE = {
 def test_damage_is_a_message_or_left_out_by_every_command(what: str, found: Mirage, tmp_path: Path) -> None:
     table, column, value = DAMAGE[what]
     (row,) = found("cache", "list", "--json").results
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         (key,) = (e.key for e in store.list())
         timed = Measurement(row["best"], store.list()[0].best.schedule, (1.0, 2.0), 1.5, 0.5, method="graph")
         store.put_measurement(key, timed)

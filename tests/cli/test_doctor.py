@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.cli.machine import Check, examine
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 
 
 def checks(path: Path) -> dict[str, Check]:
@@ -43,7 +43,7 @@ def test_the_environment_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_database_is_opened_or_its_damage_named(tmp_path: Path) -> None:
     path = tmp_path / "mirage.db"
-    Store(path).close()
+    Database(path).close()
     assert checks(path)["database"].detail.endswith("0 results")
     path.write_bytes(b"x" * 5000)
     assert not checks(path)["database"].ok and "is damaged" in checks(path)["database"].detail

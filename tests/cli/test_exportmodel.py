@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from mirage_cli.cli.commands import app
 from mirage_cli.errors import PackageError
-from mirage_cli.pipeline.package import write_package
+from mirage_cli.pipeline.models.package import write_package
 
 FILE = """
 import torch

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.tune.template import AT
 from tests import forked
 from tests.cli.test_cli import (
@@ -184,9 +184,9 @@ def test_an_older_database_is_read_without_being_changed(found: Mirage, tmp_path
 WRITER = """
 import sys
 from mirage_cli.store.records import Key, Measurement
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 n = int(sys.argv[1])
-with Store("mirage.db") as store:
+with Database("mirage.db") as store:
     for i in range(25):
         store.put_measurement(Key(f"p{n}", (("m", i),), "float16", "h100"), Measurement("aaaa", {}, (float(i),), 1.0))
 """
@@ -197,7 +197,7 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         writers = [forked.command([str(n)], tmp_path, env, out, out, WRITER) for n in range(8)]
         assert [w.wait(60) for w in writers] == [0] * 8
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         assert len(store.list()) == 8 * 25 and all(e.measurements == 1 for e in store.list())
 
 
@@ -237,11 +237,11 @@ def test_a_command_that_is_killed_as_it_writes_loses_nothing_that_was_committed(
     with (tmp_path / "out").open("wb") as out:
         killed = forked.command(search, tmp_path, environment(tmp_path), out, out, KILLED_WRITING).wait(120)
     assert killed == -signal.SIGKILL
-    with Store.reading(tmp_path / "mirage.db") as store:
+    with Database.reading(tmp_path / "mirage.db") as store:
         (tiny, new) = store.list()
         assert tiny.best is not None and new.best is None and new.mugraphs
     assert spawn(tmp_path, *search).code in (0, 3)
-    with Store.reading(tmp_path / "mirage.db") as store:
+    with Database.reading(tmp_path / "mirage.db") as store:
         assert all(e.best is not None for e in store.list())
 
 

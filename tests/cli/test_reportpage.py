@@ -15,7 +15,7 @@ from mirage_cli.cli import commands
 from mirage_cli.cli.reportpage import page
 from mirage_cli.pipeline.reported import Section, sections
 from mirage_cli.store.records import Measurement
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from tests.cli.browser import CHROMIUM, look
 from tools.rebuilt import rebuild
 from tools.recorded import load
@@ -30,14 +30,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "h200.db"
     rows = json.loads((ROOT / "results/h200/contexts.json").read_text(encoding="utf-8"))
     recorded = load(ROOT / "tests/data/h200_tuned.json.gz")
-    with Store(path) as store:
+    with Database(path) as store:
         assert rebuild(store, rows, recorded, sorted((ROOT / "search_specs").glob("*.yaml"))) == 24
     return path
 
 
 def found_in(database: Path) -> list[Section]:
     warnings: list[str] = []
-    with Store(database) as store:
+    with Database(database) as store:
         found = sections(store, (), None, warnings.append)
     assert not warnings
     return found
@@ -109,7 +109,7 @@ def test_names_that_mean_something_in_html_are_text(database: Path) -> None:
 
 def test_history_has_each_version_and_the_newest_is_told(database: Path, tmp_path: Path) -> None:
     path = tmp_path / "two.db"
-    with Store(database) as old, Store(path) as store:
+    with Database(database) as old, Database(path) as store:
         entry = old.list()[0]
         assert entry.best is not None
         spec = old.spec(entry.key.program_hash)
@@ -133,7 +133,7 @@ def test_the_command_writes_the_page_and_refuses_an_empty_database(database: Pat
     done = runner.invoke(commands.app, ["report", "--db", str(database), "-o", str(page_path)])
     assert done.exit_code == 0 and done.output.split() == [str(page_path)]
     assert page_path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    with Store(tmp_path / "empty.db"):
+    with Database(tmp_path / "empty.db"):
         pass
     done = runner.invoke(commands.app, ["report", "--db", str(tmp_path / "empty.db")])
     assert done.exit_code and "no kernel" in str(done.exception)

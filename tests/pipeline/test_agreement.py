@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from mirage_cli.pipeline.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import cut, exported
 
 INF, NAN = math.inf, math.nan
 

@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.callers import Settings
-from mirage_cli.pipeline.inplace import put_in_place
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.models.inplace import put_in_place
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from mirage_cli.spec.aten.row import overloadless
 
 Q, K = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 9, 8)

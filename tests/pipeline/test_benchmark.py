@@ -28,7 +28,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Best
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import bench
 from mirage_cli.tune.bench import Row
@@ -344,7 +344,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setattr(bench, "CAREFUL", QUICK)
     monkeypatch.setattr(bench.run_bench, "__defaults__", (QUICK, 0))
     with (
-        Store(tmp_path / "mirage.db") as store,
+        Database(tmp_path / "mirage.db") as store,
         GpuWorker("cpu") as worker,
         Session(find_target("h100"), Options(), store, True) as made,
     ):

@@ -15,10 +15,10 @@ from torch.export import Dim
 
 import mirage_cli
 from mirage_cli.errors import TraceError
-from mirage_cli.pipeline import model as model_module
-from mirage_cli.pipeline.model import Gain, Replaced
-from mirage_cli.pipeline.pieces import PREFIX, pieces
-from mirage_cli.pipeline.regions import Cut, exported
+from mirage_cli.pipeline.models import model as model_module
+from mirage_cli.pipeline.models.model import Gain, Replaced
+from mirage_cli.pipeline.models.pieces import PREFIX, pieces
+from mirage_cli.pipeline.models.regions import Cut, exported
 from mirage_cli.target import gpus
 from tests.pipeline.test_wrong_use import BEST, StandIn, kernels, same
 

@@ -28,7 +28,7 @@ from mirage_cli.pipeline.searching import Failed, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.results import Result, Unfinished
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from tests.pipeline import made_up_gpu
 
@@ -71,18 +71,18 @@ def documents(answers: Sequence[Result | Unfinished]) -> list[Any]:
 
 def here(folder: Path, options: Options, measures: bool, asked: Sequence[tuple[Program, str]]) -> list[Any]:
     """The answers of one process, and what its database then has."""
-    with Store(folder / "here.db") as store, Session(H200, options, store, measures) as session:
+    with Database(folder / "here.db") as store, Session(H200, options, store, measures) as session:
         return documents(list(optimize(session, asked))) + stored(store, measures, asked)
 
 
 def there(
     cluster: Cluster, folder: Path, options: Options, measures: bool, asked: Sequence[tuple[Program, str]]
 ) -> list[Any]:
-    with Store(folder / "there.db") as store, Session(H200, options, store, measures) as session:
+    with Database(folder / "there.db") as store, Session(H200, options, store, measures) as session:
         return documents(list(cluster.optimize(session, asked))) + stored(store, measures, asked)
 
 
-def stored(store: Store, measures: bool, asked: Sequence[tuple[Program, str]]) -> list[Any]:
+def stored(store: Database, measures: bool, asked: Sequence[tuple[Program, str]]) -> list[Any]:
     found: list[Any] = []
     for program, _ in asked:
         key = key_of(program, H200, measures)
@@ -167,7 +167,7 @@ def test_kernels_are_tuned_by_the_workers_that_hold_gpus(
     with monkeypatch.context() as patch:
         made_up_gpu.pretend(patch.setattr)
         assert found == here(tmp_path, TUNED, True, asked)
-    with Store(tmp_path / "there.db") as store, Session(H200, TUNED, store, True) as session:
+    with Database(tmp_path / "there.db") as store, Session(H200, TUNED, store, True) as session:
         assert all(isinstance(a, Result) and a.cached for a in cluster.optimize(session, asked))
         (tuned,) = cluster.tune(session, asked[:1])
         assert isinstance(tuned, Result) and tuned.tuning and tuned.tuning.stored
@@ -180,7 +180,7 @@ def test_kernels_are_compared_by_the_workers_that_hold_gpus(
 ) -> None:
     """What has no kernel is tuned first; what was timed is in the database; another run tunes nothing."""
     asked, against = programs(2), ["eager", "compile"]
-    with Store(tmp_path / "there.db") as store, Session(H200, TUNED, store, True) as session:
+    with Database(tmp_path / "there.db") as store, Session(H200, TUNED, store, True) as session:
         list(cluster.optimize(session, asked[:1]))
         found = list(cluster.bench(session, asked, against))
         with monkeypatch.context() as patch:
@@ -206,7 +206,7 @@ def test_a_gpu_that_is_lost_leaves_its_programs_to_others(
 
     cluster.client.retire_workers(cluster.workers(True))
     monkeypatch.setattr(module, "LOST_S", 1.0)
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         ((program, text),) = programs(1)
         asked = asked_of(store, key_of(program, H200, True), program, text)
     job = Job(H200, TUNED, True, "")
@@ -243,7 +243,7 @@ def test_a_scheduler_that_is_restarted_is_given_what_was_left(tmp_path: Path) ->
     with (
         outside(*scheduler) as first,
         connected(address, 1) as cluster,
-        Store(tmp_path / "there.db") as store,
+        Database(tmp_path / "there.db") as store,
         Session(H200, SEARCHED, store, False) as session,
     ):
         with outside(*worker):

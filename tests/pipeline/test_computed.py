@@ -11,11 +11,11 @@ import torch.nn.functional as F  # noqa: N812
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.computed import computed_hash
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.spec.graph import Graph, dot, mean, rms_norm
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 
 SPEC = """
 name: norm
@@ -103,7 +103,7 @@ def test_what_was_stored_first_stands_for_all_that_compute_the_same(tmp_path: Pa
         kernels.store.put_spec("1", "region", other.text())
     with Kernels(Settings("h200", db=tmp_path / "mirage.db")) as kernels:
         assert [x.text for x in kernels.standing([one, third])] == [other.text(), third.text()]
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         assert store.specs_named("another") == []
 
 

@@ -14,11 +14,11 @@ from torch import nn
 
 import mirage_cli
 from mirage_cli.pipeline import backend as backend_module
-from mirage_cli.pipeline import model as model_module
-from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernels
-from mirage_cli.pipeline.model import Replaced, as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.models import model as model_module
+from mirage_cli.pipeline.models.beside import Beside
+from mirage_cli.pipeline.models.model import Replaced, as_module
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
 
 assert kernels  # a fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.pipeline.constants import folded
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models.constants import folded
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import cut, exported
 
 N = 24
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_cli
 from mirage_cli.errors import TraceError
 from mirage_cli.pipeline.callers import Kernel
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import exported, whole
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import exported, whole
 
 
 def scores(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from mirage_cli.pipeline import inductors
-from mirage_cli.pipeline.inductors import Inductors
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.models import inductors
+from mirage_cli.pipeline.models.inductors import Inductors
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mirage_cli.ir.text import canonical_text
-from mirage_cli.pipeline import inmodel
 from mirage_cli.pipeline.callers import Kernel
-from mirage_cli.pipeline.inmodel import CALLS, Choice, choices, keep, kept_beside
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models import inmodel
+from mirage_cli.pipeline.models.inmodel import CALLS, Choice, choices, keep, kept_beside
 from mirage_cli.pipeline.written import read_variant
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from tests.tune.test_tuner import H200, SCALED, searched
 
 
@@ -57,7 +57,7 @@ def test_what_there_is_no_time_for_stays(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_database_answers_with_what_a_model_has_chosen(tmp_path: Path) -> None:
     """And no model chooses again: until it is tuned anew, and others are kept."""
     program = parse_spec(SCALED).at()
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         key = key_of(program, H200, True)
 
         def kernel() -> Kernel:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mirage_cli.pipeline.inplace import calls, changed
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.models.inplace import calls, changed
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from tests.pipeline.test_interpreted import Interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing

@@ -11,9 +11,9 @@ import torch
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.region import Kept, Region
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.region import Kept, Region
+from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

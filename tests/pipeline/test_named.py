@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import mirage_cli
-from mirage_cli.pipeline import named
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.named import raise_unless
-from mirage_cli.pipeline.regions import cut, exported
+from mirage_cli.pipeline.models import named
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.named import raise_unless
+from mirage_cli.pipeline.models.regions import cut, exported
 from tests.pipeline.test_inplace import TABLE, Cache, at_heads_and_rows, at_rows, at_rows_of_each, copied
 from tests.pipeline.test_inplace import with_kernels as interpreted
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 
 R = torch.randn
 

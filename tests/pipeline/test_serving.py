@@ -27,7 +27,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Best, Key, StoredMuGraph
 from mirage_cli.store.results import Nearby, Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import total_us
 from tests.programs import result_document
@@ -186,7 +186,7 @@ def test_a_stored_file_has_what_was_kept_near_its_sizes(tmp_path: Path) -> None:
     slow = timed(second, 30 * predicted_us(second, {}))
 
     def exported(near: Sequence[tuple[Variant, str]]) -> str:
-        with Store(tmp_path / f"{len([*tmp_path.iterdir()])}.db") as store:
+        with Database(tmp_path / f"{len([*tmp_path.iterdir()])}.db") as store:
             found: list[tuple[Program, Key, Best]] = []
             for v in bests:
                 key = key_of(v.program, TARGET, False)

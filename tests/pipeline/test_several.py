@@ -12,7 +12,7 @@ from mirage_cli.pipeline.parallel import splits
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.measure import MeasureError, Problem, Standard, TensorSpec
 from mirage_cli.tune.ranks import File, Joined, Task, run
@@ -31,7 +31,7 @@ outputs: {O: [m, p], H: [m, n]}
 
 def row(text: str, folder: Path) -> dict[str, object]:
     program = parse_spec(text).at()
-    with Store(folder / "mirage.db") as store, Session(H200, Options(tune=False), store, False) as session:
+    with Database(folder / "mirage.db") as store, Session(H200, Options(tune=False), store, False) as session:
         return several.measured_split(session, program, text, 2, "cpu")
 
 

@@ -31,7 +31,7 @@ from mirage_cli.pipeline.session import Session, Silence
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
@@ -172,7 +172,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     monkeypatch.setattr(Interpreter, "start", lambda _: None)
     monkeypatch.setattr(predicting, "compiled_offline", lambda _, p, __: [(p.schedule, ())])
     with (
-        Store(tmp_path / "mirage.db") as store,
+        Database(tmp_path / "mirage.db") as store,
         Session(H200, Options(), store, False) as session,
     ):
 
@@ -242,7 +242,7 @@ def test_of_a_plan_that_spills_the_kernel_that_does_is_varied(tmp_path: Path, mo
     spilling = tuple(KernelResources(name, 0, 32, n, 4, "") for name, n in (("k0", 0), ("k1", 512)))
     farm = SimpleNamespace(compile_all=lambda jobs, *_: [(job.id, spilling) for job in jobs])
     monkeypatch.setattr(Session, "farm", lambda _: farm)
-    with Store(tmp_path / "mirage.db") as store, Session(H200, Options(), store, False) as session:
+    with Database(tmp_path / "mirage.db") as store, Session(H200, Options(), store, False) as session:
         _, *others = predicting.compiled_offline(session, plan, measured_problem(program, 0))
     assert {a for _, a in others} == {spilling}
     k0, k1 = ({str(s.kernels[k]) for s, _ in others} for k in ("k0", "k1"))
@@ -275,7 +275,7 @@ def test_a_plan_that_cannot_be_written_is_left_out_where_nothing_is_compiled(tmp
     first, *others = found.plans
     huge = {k: replace(s, tiles=tuple((d, 1 << 18) for d, _ in s.tiles)) for k, s in first.schedule.kernels.items()}
     plans = (replace(first, schedule=Schedule(huge)), *others)
-    with Store(tmp_path / "mirage.db") as store, Session(H200, options, store, False) as session:
+    with Database(tmp_path / "mirage.db") as store, Session(H200, options, store, False) as session:
         result = finish(session, program, "", replace(found, plans=plans))
     assert isinstance(result, Result) and result.best is not None
     assert result.best.id == others[0].id

@@ -17,12 +17,12 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 import mirage_cli
 from mirage_cli.ir.program import Range
-from mirage_cli.pipeline import region as region_module
-from mirage_cli.pipeline.agreement import agrees
-from mirage_cli.pipeline.model import Replaced, as_module
-from mirage_cli.pipeline.regions import Cut, attribute, cut, exported, in_range
-from mirage_cli.pipeline.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
-from mirage_cli.pipeline.taken import table
+from mirage_cli.pipeline.models import region as region_module
+from mirage_cli.pipeline.models.agreement import agrees
+from mirage_cli.pipeline.models.model import Replaced, as_module
+from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported, in_range
+from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+from mirage_cli.pipeline.models.taken import table
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,7 +262,8 @@ import torch
 torch.set_num_threads(1)
 import mirage_cli
 from torch.export import Dim
-from mirage_cli.pipeline import backend, symbols
+from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.models import symbols
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 like_a_gpu()
 

@@ -19,17 +19,17 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline import backend
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.partition import level_parts, with_readers
-from mirage_cli.pipeline.regions import (
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.partition import level_parts, with_readers
+from mirage_cli.pipeline.models.regions import (
     Cut,
     cut,
     exported,
     pytorchs_table,
 )
-from mirage_cli.pipeline.straight import Steps
-from mirage_cli.pipeline.taken import table
+from mirage_cli.pipeline.models.straight import Steps
+from mirage_cli.pipeline.models.taken import table
 from mirage_cli.spec.aten.trace import supported
 from tests import forked
 from tests.torch_programs import Attention, GatedMlp, rope_halves
@@ -355,9 +355,9 @@ import mirage_cli
 from contextlib import contextmanager
 from mirage_cli import Graph, dot, mi, silu
 from mirage_cli.pipeline import backend
-from mirage_cli.pipeline.beside import given_to
+from mirage_cli.pipeline.models.beside import given_to
 from mirage_cli.pipeline.callers import known_to_inductor
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from tests.pipeline.test_torch import decoder
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from torch._inductor.lowering import lowerings
@@ -380,7 +380,7 @@ with torch.no_grad():
     again = []
     mirage_cli.optimize(model, inputs, budget=25, db=db, say=again.append)
     found["said"] = said, again
-    with Store(db) as store:
+    with Database(db) as store:
         searched = [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
     found["off"], found["calls"] = [], []
     for options in {"db": db}, {"db": db, "tune": 20}:
@@ -390,7 +390,7 @@ with torch.no_grad():
             compiled = torch.compile(model, backend="mirage", options=options)
             found["off"].append(float((compiled(*inputs) - expected).abs().max()))
         found["calls"].append(len(names))
-    with Store(db) as store:
+    with Database(db) as store:
         found["searched"] = searched, [r["n"] for r in store.rows("SELECT count(*) AS n FROM keys")]
 region, operator = fast.region_0, fast.region_0.operator
 found["known"] = [operator in lowerings, (known_to_inductor(operator), operator in lowerings)[1]]

@@ -13,8 +13,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
-from mirage_cli.pipeline.agreement import examples
-from mirage_cli.pipeline.regions import Cut, cut
+from mirage_cli.pipeline.models.agreement import examples
+from mirage_cli.pipeline.models.regions import Cut, cut
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers itself, which are many
 

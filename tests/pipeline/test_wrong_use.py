@@ -20,12 +20,12 @@ from torch.autograd import forward_ad
 
 import mirage_cli
 from mirage_cli.errors import MirageError, NoKernelError, TraceError
-from mirage_cli.pipeline import model as model_module
 from mirage_cli.pipeline.backend import mirage, with_kernels
-from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
-from mirage_cli.pipeline.model import Replaced, as_module
-from mirage_cli.pipeline.regions import exported
+from mirage_cli.pipeline.models import model as model_module
+from mirage_cli.pipeline.models.beside import Beside
+from mirage_cli.pipeline.models.model import Replaced, as_module
+from mirage_cli.pipeline.models.regions import exported
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.graph import Graph
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from tests.cli.test_cli import TINY, spawn, write_specs
 from tools.ablation import FULL, VARIANTS, ablations, run
 
@@ -15,14 +15,14 @@ def test_an_ablation_is_printed_with_what_it_took_and_takes_no_ones_place(tmp_pa
     write_specs(tmp_path)
     search = ("search", "tiny.yaml", "--no-tune")
     full = json.loads(spawn(tmp_path, *search, "--json").out)
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         before = store.list()
     for option in ("--no-prune", "--no-decompose"):
         done = spawn(tmp_path, *search, option, "--workers", "1")
         first = done.out.splitlines()[0]
         assert done.code == 0 and first.startswith("tiny m=4 k=32 n=16: ")
         assert " kernels looked at, exhausted after " in first
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         assert store.list() == before
     again = json.loads(spawn(tmp_path, *search, "--json").out)
     assert [r["best"] for r in again["results"]] == [r["best"] for r in full["results"]]

@@ -21,7 +21,7 @@ from mirage_cli.store import exchange
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, default_path
+from mirage_cli.store.store import Best, Database, Key, Measurement, StoredMuGraph, default_path
 from tests.programs import result_document
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +39,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "new folder" / "mirage.db"
 
 
-def filled(path: Path) -> Store:
-    store = Store(path)
+def filled(path: Path) -> Database:
+    store = Database(path)
     store.put_spec(KEY.program_hash, "gated_mlp", "name: gated_mlp\n")
     store.put_mugraphs(KEY, [FIRST, SECOND])
     store.put_measurement(KEY, TIMED)
@@ -53,7 +53,7 @@ def filled(path: Path) -> Store:
 
 def test_everything_put_comes_back_after_reopening(path: Path) -> None:
     filled(path).close()
-    with Store(path) as store:
+    with Database(path) as store:
         assert store.spec("cafe") == ("gated_mlp", "name: gated_mlp\n")
         assert store.mugraphs(KEY) == (FIRST, SECOND)
         (timed,) = store.measurements(KEY, FIRST.id)
@@ -77,7 +77,7 @@ def test_what_won_at_other_sizes_is_found(path: Path) -> None:
 
 
 def test_times_beside_inductor_are_of_a_kernel(path: Path) -> None:
-    with Store(path) as store:
+    with Database(path) as store:
         assert store.beside(KEY, "kernel") is None
         store.put_beside(KEY, "kernel", 1.5, 2.5)
         store.put_beside(KEY, "kernel", 1.25, 2.25)
@@ -89,7 +89,7 @@ def test_times_beside_inductor_are_of_a_kernel(path: Path) -> None:
 
 
 def test_what_was_not_put_is_none(path: Path) -> None:
-    with Store(path) as store:
+    with Database(path) as store:
         assert store.spec("cafe") is store.best(KEY) is None
         assert store.mugraphs(KEY) == store.measurements(KEY, FIRST.id) == store.list() == ()
 
@@ -193,8 +193,8 @@ def test_a_mugraph_of_several_keys_is_shown_for_each(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from test_store import KEY, SCHEDULE, Measurement, Store
-with Store(sys.argv[1]) as store:
+from test_store import KEY, SCHEDULE, Measurement, Database
+with Database(sys.argv[1]) as store:
     for n in range(int(sys.argv[3])):
         store.put_measurement(KEY, Measurement(sys.argv[2], SCHEDULE, (float(n),), float(n)))
         print(n, flush=True)
@@ -213,7 +213,7 @@ def test_four_processes_make_one_database(path: Path) -> None:
     for process in running:
         process.communicate(timeout=120)
         assert process.returncode == 0
-    with Store(path) as store:
+    with Database(path) as store:
         for name in names:
             assert [m.median_us for m in store.measurements(KEY, name)] == [float(n) for n in range(25)]
 
@@ -229,7 +229,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(path: Path) -> Non
         with sqlite3.connect(path) as raw:
             assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         raw.close()
-        with Store(path) as store:
+        with Database(path) as store:
             kept = [m.median_us for m in store.measurements(KEY, f"w{turn}")]
             assert len(kept) >= acknowledged - 1  # the last line may have been cut by the kill
             assert kept == [float(n) for n in range(len(kept))]
@@ -249,7 +249,7 @@ def test_a_locked_database_is_waited_for_and_then_named(path: Path, monkeypatch:
     filled(path).close()
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with Store(path) as store:
+    with Database(path) as store:
         assert store.best(KEY) is not None, "readers do not wait for a writer"
         with pytest.raises(StoreError, match="locked by another process"):
             store.put_measurement(KEY, TIMED)
@@ -257,7 +257,7 @@ def test_a_locked_database_is_waited_for_and_then_named(path: Path, monkeypatch:
 
 
 def test_what_was_tried_is_kept_with_its_budget(path: Path) -> None:
-    with Store(path) as store:
+    with Database(path) as store:
         assert store.tried(KEY) is None
         for seconds in (8.0, 20.0):
             store.put_tried(KEY, seconds, "none is right")
@@ -269,7 +269,7 @@ def test_what_was_tried_is_kept_with_its_budget(path: Path) -> None:
 
 def test_migrations_are_numbered_from_one_and_recorded(path: Path) -> None:
     assert [number for number, _, _ in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
-    Store(path).close()
+    Database(path).close()
     with sqlite3.connect(path) as raw:
         assert raw.execute("SELECT number, purpose FROM migrations").fetchall() == [(n, p) for n, p, _ in MIGRATIONS]
         assert raw.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
@@ -282,7 +282,7 @@ def test_an_older_database_is_migrated_with_its_content(path: Path, monkeypatch:
     later = (len(MIGRATIONS) + 1, "a note on each key", ("ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT ''",))
     monkeypatch.setattr("mirage_cli.store.store.MIGRATIONS", (*MIGRATIONS, later))
     for _ in range(2):
-        with Store(path) as store:
+        with Database(path) as store:
             assert store.mugraphs(KEY) == (FIRST, SECOND)
     with sqlite3.connect(path) as raw:
         assert raw.execute("SELECT note FROM keys").fetchall() == [("",)]
@@ -295,8 +295,8 @@ def test_a_failing_migration_changes_nothing(path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as m:
         m.setattr("mirage_cli.store.store.MIGRATIONS", (*MIGRATIONS, bad))
         with pytest.raises(StoreError, match="already exists"):
-            Store(path)
-    with Store(path) as store:
+            Database(path)
+    with Database(path) as store:
         assert store.mugraphs(KEY) == (FIRST, SECOND)
 
 
@@ -306,14 +306,14 @@ def test_a_newer_database_is_refused(path: Path) -> None:
         raw.execute("INSERT INTO migrations VALUES (999, 'from the future', '')")
     raw.close()
     with pytest.raises(StoreError, match=r"newer mirage: its format is 999(?s:.*)--db"):
-        Store(path)
+        Database(path)
 
 
 def test_damage_is_named_with_a_remedy(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database at all, but it is long enough to be looked at " * 20)
     with pytest.raises(StoreError, match=r"is damaged(?s:.*)move it away"):
-        Store(path)
+        Database(path)
     assert path.exists()
 
 
@@ -328,7 +328,7 @@ def test_damage_further_in_is_named_when_it_is_met(path: Path) -> None:
 
 
 def read_all(path: Path) -> None:
-    with Store(path) as store:
+    with Database(path) as store:
         store.list()
         store.mugraphs(KEY)
 
@@ -340,7 +340,7 @@ def test_a_text_that_is_no_text_costs_its_own_row(path: Path) -> None:
     connection.execute("UPDATE mugraphs SET text = CAST(X'64FF66' AS TEXT) WHERE id = ?", (SECOND.id,))
     connection.commit()
     connection.close()
-    with Store.reading(path) as store:
+    with Database.reading(path) as store:
         best, graphs = store.best(KEY), store.mugraphs(KEY)
     assert best is not None and best.source == "d\ufffdf"
     assert graphs == (FIRST, replace(SECOND, text="d\ufffdf"))
@@ -353,16 +353,16 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     raw.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="another program"):
-        Store(path)
+        Database(path)
     assert path.read_bytes() == before
 
 
 def test_a_place_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be made"):
-        Store(tmp_path / "file" / "mirage.db")
+        Database(tmp_path / "file" / "mirage.db")
     with pytest.raises(StoreError, match="cannot be used"):
-        Store(tmp_path)
+        Database(tmp_path)
 
 
 # -- databases to one another
@@ -392,7 +392,7 @@ def test_what_is_exported_is_imported_whole_and_once(path: Path, tmp_path: Path)
         store.put_measurement(KEY, Measurement("eager", {}, (3.0,), 3.0, math.inf))
         store.put_measurement(KEY, Measurement(SECOND.id, SCHEDULE, failure="hang: no answer in time"))
         assert exchange.write(store, tmp_path / "all.jsonl") == 2
-    with Store(tmp_path / "new.db") as new:
+    with Database(tmp_path / "new.db") as new:
         first = exchange.merge(new, exchange.read(tmp_path / "all.jsonl"))
         assert (first.mugraphs, first.measurements, first.results) == (3, 3, 1)
         assert content(tmp_path / "new.db") == content(path)
@@ -416,7 +416,7 @@ def test_a_part_is_exported_by_id(path: Path, tmp_path: Path) -> None:
 
 
 def merged(path: Path, other: Path) -> exchange.Merged:
-    with Store(path) as store, Store.reading(other) as copy:
+    with Database(path) as store, Database.reading(other) as copy:
         return exchange.merge(store, exchange.bundles(copy))
 
 
@@ -432,11 +432,11 @@ def merged(path: Path, other: Path) -> exchange.Merged:
 def test_of_two_databases_the_better_result_is_kept(path: Path, tmp_path: Path, theirs: Best, kept: bool) -> None:
     filled(path).close()
     time.sleep(0.01)
-    with Store(tmp_path / "other.db") as other:
+    with Database(tmp_path / "other.db") as other:
         other.put_best(KEY, theirs)
     assert merged(path, tmp_path / "other.db").results == kept
     assert merged(path, tmp_path / "other.db").results == 0
-    with Store(path) as store:
+    with Database(path) as store:
         best = store.best(KEY)
         assert best is not None and replace(best, at="") == (theirs if kept else BEST)
     assert merged(tmp_path / "other.db", path).results == (not kept)
@@ -478,7 +478,7 @@ def test_a_file_of_the_first_format_is_merged(path: Path, tmp_path: Path) -> Non
     file = tmp_path / "cache.jsonl"
     lines = ({"mirage_cache": 1, "mirage": "0.1.0"}, bundle | {"searches": [{"seed": 0}]})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    with Store(path) as store:
+    with Database(path) as store:
         assert exchange.merge(store, exchange.read(file)).mugraphs == 2
 
 

@@ -35,7 +35,7 @@ from mirage_cli.search.batch import Batch
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
@@ -375,7 +375,7 @@ def test_recorded_measurements_are_read_as_they_were_written(tmp_path: Path) -> 
 def test_a_schedule_that_was_timed_twice_has_the_median_of_its_times(tmp_path: Path) -> None:
     graph, key = golden("gated_mlp"), Key("program", (("m", 8),), "float16", "h200")
     schedules = first_schedules(graph, H200, 2)
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         store.put_spec("program", "gated_mlp", "")
         store.put_mugraphs(key, [StoredMuGraph("g", canonical_text(graph), 0, 1)])
         for us in (10.0, 12.0):
@@ -1166,7 +1166,7 @@ outputs:
 """
 
 
-def searched(store: Store, us: Callable[[Schedule], float], **options: Any) -> tuple[Any, Worker]:
+def searched(store: Database, us: Callable[[Schedule], float], **options: Any) -> tuple[Any, Worker]:
     """The document of a search on a GPU whose times are made up."""
     schedules: dict[str, tuple[str, Schedule]] = {}
 
@@ -1202,7 +1202,7 @@ def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_sid
 ) -> None:
     monkeypatch.setattr("mirage_cli.tune.explore.PATIENCE", 1)  # one round
     program = parse_spec(SCALED).at()
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         first, worker = searched(store, warps_first)
         key = key_of(program, H200, True)
         assert first["tuning"]["stored"] is None
@@ -1224,7 +1224,7 @@ def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_sid
 
 
 def test_a_stored_kernel_that_cannot_be_read_any_more_is_no_contestant(tmp_path: Path) -> None:
-    with Store(tmp_path / "mirage.db") as store:
+    with Database(tmp_path / "mirage.db") as store:
         searched(store, warps_first)
         with store.transaction() as db:
             db.execute("UPDATE mugraphs SET text = 'of another time'")

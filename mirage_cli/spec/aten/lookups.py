@@ -157,7 +157,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 @aten("aten.index", looks_up=True, with_node=True, named=by_indices)
 def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side.
-    Numbers that are worked out apart count from the front (`pipeline.named`)."""
+    Numbers that are worked out apart count from the front (`pipeline.models.named`)."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(i.mask for _, i in given):
         raise Unsupported("elements that a mask picks")

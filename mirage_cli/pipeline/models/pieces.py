@@ -16,11 +16,11 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch._ops import OpOverload
 
-from mirage_cli.pipeline.inplace import GUARDS
-from mirage_cli.pipeline.named import raise_unless
-from mirage_cli.pipeline.outlining import outlined
-from mirage_cli.pipeline.partition import Part
-from mirage_cli.pipeline.passes import is_view
+from mirage_cli.pipeline.models.inplace import GUARDS
+from mirage_cli.pipeline.models.named import raise_unless
+from mirage_cli.pipeline.models.outlining import outlined
+from mirage_cli.pipeline.models.partition import Part
+from mirage_cli.pipeline.models.passes import is_view
 
 PREFIX = "piece_"
 NUMBERS = int | float | torch.SymInt | torch.SymFloat | torch.SymBool

@@ -9,8 +9,8 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from mirage_cli.pipeline.inplace import GIVEN, calls, changed
-from mirage_cli.pipeline.symbols import is_size, is_symbol, shape_of
+from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed
+from mirage_cli.pipeline.models.symbols import is_size, is_symbol, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, supported
 

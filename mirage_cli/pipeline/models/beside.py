@@ -17,7 +17,7 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.pipeline.inplace import changed
+from mirage_cli.pipeline.models.inplace import changed
 from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8

@@ -20,8 +20,8 @@ import torch
 
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
-from mirage_cli.pipeline.model import Function, Replaced, autocast
-from mirage_cli.pipeline.regions import exported, whole
+from mirage_cli.pipeline.models.model import Function, Replaced, autocast
+from mirage_cli.pipeline.models.regions import exported, whole
 
 Sizes = tuple[object, ...]
 """Shapes, types and devices, and the types that autocast computes in."""

@@ -9,7 +9,7 @@ from typing import Any  # torch's graphs and nodes have few types
 import torch
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.symbols import Lengths, at_sizes
+from mirage_cli.pipeline.models.symbols import Lengths, at_sizes
 from mirage_cli.spec.graph import Graph
 
 

@@ -14,9 +14,9 @@ from typing import Any  # compiled functions
 import torch
 from torch._guards import tracing
 
-from mirage_cli.pipeline.attention import by_pytorch
-from mirage_cli.pipeline.region import Region
-from mirage_cli.pipeline.symbols import placeholders
+from mirage_cli.pipeline.models.attention import by_pytorch
+from mirage_cli.pipeline.models.region import Region
+from mirage_cli.pipeline.models.symbols import placeholders
 
 
 def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

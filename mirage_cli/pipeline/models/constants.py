@@ -18,8 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map
 
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.symbols import shape_of
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.symbols import shape_of
 from mirage_cli.spec.aten.lookups import by_indices
 from mirage_cli.spec.aten.row import APART, Named
 from mirage_cli.spec.aten.trace import mutable, row_of, supported

@@ -21,20 +21,20 @@ from torch.utils._pytree import tree_leaves
 
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
-from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
-from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.inductors import Inductors
-from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.outlining import inlined
-from mirage_cli.pipeline.pieces import in_pieces
-from mirage_cli.pipeline.region import Kept, Region
-from mirage_cli.pipeline.regions import PREFIX, Cut, attribute, cut, exported
-from mirage_cli.pipeline.straight import Steps
-from mirage_cli.pipeline.symbols import placeholders, shape_of
-from mirage_cli.pipeline.taken import table
-from mirage_cli.store.store import Store
+from mirage_cli.pipeline.models.beside import Beside, given_to, region_beside, timed, unchanged
+from mirage_cli.pipeline.models.figures import Figures
+from mirage_cli.pipeline.models.inductors import Inductors
+from mirage_cli.pipeline.models.inmodel import choices, keep, kept_beside
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.outlining import inlined
+from mirage_cli.pipeline.models.pieces import in_pieces
+from mirage_cli.pipeline.models.region import Kept, Region
+from mirage_cli.pipeline.models.regions import PREFIX, Cut, attribute, cut, exported
+from mirage_cli.pipeline.models.straight import Steps
+from mirage_cli.pipeline.models.symbols import placeholders, shape_of
+from mirage_cli.pipeline.models.taken import table
+from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
 """The part of a budget in which kernels are chosen for how fast the whole model is."""
@@ -160,7 +160,7 @@ def optimize(
             made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
             measures = kernels.measures
         model, original = found.model, with_own_graph(found.model)
-        with Store(kernels.path) as store:
+        with Database(kernels.path) as store:
             figures = Figures(store, kernels.target) if measures else None
             used: dict[str, Kernel] = {}
             for gain in gains(found, made, example_inputs, figures, inductors):

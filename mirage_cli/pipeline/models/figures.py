@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models.beside import Beside
 from mirage_cli.pipeline.written import without_header
 from mirage_cli.store.records import Key
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target
 
 
@@ -19,7 +19,7 @@ from mirage_cli.target.gpus import Target
 class Figures:
     """Of this GPU. A kernel is known by the text of its file: another schedule is another kernel."""
 
-    store: Store
+    store: Database
     target: Target
 
     def of(self, kernel: Kernel) -> Beside | None:

@@ -18,8 +18,8 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch._guards import detect_fake_mode
 
-from mirage_cli.pipeline.inplace import calls, changed
-from mirage_cli.pipeline.symbols import shape_of
+from mirage_cli.pipeline.models.inplace import calls, changed
+from mirage_cli.pipeline.models.symbols import shape_of
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import inverse, order_of_result, row_of
 

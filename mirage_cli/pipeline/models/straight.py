@@ -12,7 +12,7 @@ from typing import Any  # PyTorch's tensors, and arguments of other kinds
 
 import torch
 
-from mirage_cli.pipeline.region import Given, Kept, Region, Shape
+from mirage_cli.pipeline.models.region import Given, Kept, Region, Shape
 
 Order = tuple[int, ...]
 Input = tuple[int, Given | None, Order | None, list[Any] | None]

@@ -21,24 +21,24 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Tensor
-from mirage_cli.pipeline.agreement import differs
 from mirage_cli.pipeline.computed import computed_hash
-from mirage_cli.pipeline.constants import folded, scale_of
-from mirage_cli.pipeline.fused import WRITTEN_OUT
-from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
-from mirage_cli.pipeline.named import as_before, checked, from_front, selected_by_tensors
-from mirage_cli.pipeline.outlining import outlined, subgraph
-from mirage_cli.pipeline.pairs import VIEWS, as_pairs
-from mirage_cli.pipeline.partition import Part, Signature, outputs_of, segments, signature
-from mirage_cli.pipeline.passes import (
+from mirage_cli.pipeline.models.agreement import differs
+from mirage_cli.pipeline.models.constants import folded, scale_of
+from mirage_cli.pipeline.models.fused import WRITTEN_OUT
+from mirage_cli.pipeline.models.inplace import calls, changed, in_order, put_in_place
+from mirage_cli.pipeline.models.named import as_before, checked, from_front, selected_by_tensors
+from mirage_cli.pipeline.models.outlining import outlined, subgraph
+from mirage_cli.pipeline.models.pairs import VIEWS, as_pairs
+from mirage_cli.pipeline.models.partition import Part, Signature, outputs_of, segments, signature
+from mirage_cli.pipeline.models.passes import (
     aliased_results,
     fills_of_own_shape,
     rematerialised,
     without_dead_code,
     without_empty,
 )
-from mirage_cli.pipeline.region import Given, Kept, Region, Shape, Sized
-from mirage_cli.pipeline.symbols import (
+from mirage_cli.pipeline.models.region import Given, Kept, Region, Shape, Sized
+from mirage_cli.pipeline.models.symbols import (
     RANGES,
     SYMBOLIC,
     Length,
@@ -60,7 +60,7 @@ from mirage_cli.pipeline.symbols import (
     valued,
     with_symbols,
 )
-from mirage_cli.pipeline.taken import Share, shares
+from mirage_cli.pipeline.models.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.table import ATEN

@@ -9,7 +9,7 @@ from typing import Any  # what an operator takes and makes is as its schema says
 import torch
 from torch.nn import functional
 
-from mirage_cli.pipeline.attention import attention
+from mirage_cli.pipeline.models.attention import attention
 
 aten = torch.ops.aten
 

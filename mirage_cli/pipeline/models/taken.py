@@ -10,9 +10,9 @@ from typing import Any  # torch's nodes, and what their arguments are
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mirage_cli.pipeline.inplace import calls, changed
-from mirage_cli.pipeline.partition import bytes_of, computes
-from mirage_cli.pipeline.passes import rematerialisable
+from mirage_cli.pipeline.models.inplace import calls, changed
+from mirage_cli.pipeline.models.partition import bytes_of, computes
+from mirage_cli.pipeline.models.passes import rematerialisable
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import row_of
 

@@ -10,9 +10,9 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
-from mirage_cli.pipeline.inplace import CHANGED, changed
-from mirage_cli.pipeline.partition import Part, Signature, outputs_of, signature
-from mirage_cli.pipeline.symbols import placeholders
+from mirage_cli.pipeline.models.inplace import CHANGED, changed
+from mirage_cli.pipeline.models.partition import Part, Signature, outputs_of, signature
+from mirage_cli.pipeline.models.symbols import placeholders
 
 
 def outlined(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> dict[Signature, str]:

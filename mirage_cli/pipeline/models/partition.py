@@ -12,9 +12,9 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
-from mirage_cli.pipeline.inplace import GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.passes import floating, rematerialisable
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
+from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed, in_order
+from mirage_cli.pipeline.models.passes import floating, rematerialisable
+from mirage_cli.pipeline.models.symbols import SYMBOLIC, is_size
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import row_of, strides_of, supported
 

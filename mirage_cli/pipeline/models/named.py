@@ -21,9 +21,9 @@ import torch
 from torch.fx.node import has_side_effect
 
 from mirage_cli.codegen.ordinary import TORCH
-from mirage_cli.pipeline.inplace import GIVEN
-from mirage_cli.pipeline.passes import is_view, memory_of, rematerialisable
-from mirage_cli.pipeline.symbols import placeholders, shape_of
+from mirage_cli.pipeline.models.inplace import GIVEN
+from mirage_cli.pipeline.models.passes import is_view, memory_of, rematerialisable
+from mirage_cli.pipeline.models.symbols import placeholders, shape_of
 from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
 from mirage_cli.spec.aten.operands import MOST_COMPARED
 from mirage_cli.spec.aten.row import APART, Named, overloadless

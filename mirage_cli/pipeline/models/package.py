@@ -16,8 +16,8 @@ from mirage_cli.codegen.public import interface
 from mirage_cli.errors import NoKernelError, PackageError
 from mirage_cli.ir.program import dims_text
 from mirage_cli.pipeline.callers import Kernel
-from mirage_cli.pipeline.region import Region
-from mirage_cli.pipeline.regions import Cut
+from mirage_cli.pipeline.models.region import Region
+from mirage_cli.pipeline.models.regions import Cut
 
 README, INIT = "README.md", "__init__.py"
 

@@ -14,10 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.inplace import calls
-from mirage_cli.pipeline.named import WHOLE
-from mirage_cli.pipeline.region import Kept, Region
-from mirage_cli.pipeline.symbols import placeholders, two_each, valued
+from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.named import WHOLE
+from mirage_cli.pipeline.models.region import Kept, Region
+from mirage_cli.pipeline.models.symbols import placeholders, two_each, valued
 from mirage_cli.spec.aten.trace import row_of
 from mirage_cli.verify.decided import decided
 from mirage_cli.verify.float64 import called64

@@ -16,13 +16,13 @@ from itertools import zip_longest
 import torch
 
 from mirage_cli.codegen.sized import any_source
-from mirage_cli.pipeline.beside import captured, seconds
 from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.models.beside import captured, seconds
 from mirage_cli.pipeline.written import info_of, keep_kernel, read_variant
 from mirage_cli.store.results import Kernel as Chosen
 from mirage_cli.store.results import Result
-from mirage_cli.store.store import Store
+from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target
 
 CALLS, ROUNDS = 8, 11
@@ -45,7 +45,7 @@ class Choice:
         return f"{self.module}: another kernel, with which the model takes {self.us:.1f} µs, {self.was_us:.1f} before"
 
 
-def kept_beside(store: Store, target: Target, kernel: Kernel) -> list[Kernel]:
+def kept_beside(store: Database, target: Target, kernel: Kernel) -> list[Kernel]:
     """What a model may choose instead of a kernel. None for dynamic sizes, of which other kernels serve others, nor
     where a model has chosen already."""
     program = kernel.program
@@ -68,7 +68,7 @@ def with_best(result: Result, best: Chosen) -> Result:
     return replace(result, best=best, top=(best, *(k for k in result.top if k != best)), variants=others)
 
 
-def keep(store: Store, target: Target, kernel: Kernel) -> None:
+def keep(store: Database, target: Target, kernel: Kernel) -> None:
     """Has the database answer with this kernel from now on, as a model has chosen it."""
     key = key_of(kernel.program, target, True)
     keep_kernel(store, key, kernel.source, replace(kernel.result, in_model=True), store.best(key))
