@@ -19,7 +19,7 @@ from mirage_cli.cli.shared import (
     Budget,
     Context,
     Contexts,
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     Executor,
@@ -103,7 +103,7 @@ def bench(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Compare the best kernels with baselines on this GPU.
 

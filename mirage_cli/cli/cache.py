@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage_cli.cli.documents import emit
-from mirage_cli.cli.shared import Database, Json, app, command, err, open_store, out, reading_store, warn
+from mirage_cli.cli.shared import DatabaseFile, Json, app, command, err, open_store, out, reading_store, warn
 
 if TYPE_CHECKING:
     from mirage_cli.store.records import Entry
@@ -108,7 +108,7 @@ def cache_list(
     older_than: Older = None,
     version: Version = None,
     stale: Stale = False,
-    db: Database = None,
+    db: DatabaseFile = None,
     as_json: Json = False,
 ) -> None:
     """List what is stored, or what fits every filter."""
@@ -159,7 +159,7 @@ def print_entries(entries: Iterable[Entry]) -> None:
 
 @command("mirage cache show c9906dc2e993", group=cache, name="show")
 def cache_show(
-    id: Annotated[str, typer.Argument(help="id of a μGraph, or its first digits")], db: Database = None
+    id: Annotated[str, typer.Argument(help="id of a μGraph, or its first digits")], db: DatabaseFile = None
 ) -> None:
     """Show a stored μGraph with its measurements."""
     from mirage_cli.cli.tables import figure
@@ -177,7 +177,7 @@ def cache_show(
 @command("mirage cache merge node1.db node2.db", group=cache, name="merge")
 def cache_merge(
     files: Annotated[list[Path], typer.Argument(help="other databases, this version's or older", metavar="FILE")],
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Take the content of other databases into this one.
 
@@ -206,7 +206,7 @@ def cache_export(
     ids: Annotated[
         list[str] | None, typer.Argument(help="of keys or μGraphs [default: everything]", metavar="ID")
     ] = None,
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Write what is stored for `mirage cache import`."""
     from mirage_cli.store.exchange import write
@@ -219,7 +219,7 @@ def cache_export(
 @command("mirage cache import kernels.jsonl", group=cache, name="import")
 def cache_import(
     file: Annotated[Path, typer.Argument(help="a file that `mirage cache export` wrote; - for stdin", metavar="FILE")],
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Take in what `mirage cache export` wrote, as `merge` does.
 
@@ -233,7 +233,9 @@ def cache_import(
 
 
 @command("mirage cache remove c9906dc2e993", group=cache, name="remove")
-def cache_remove(id: Annotated[str, typer.Argument(help="id of a μGraph or of a key")], db: Database = None) -> None:
+def cache_remove(
+    id: Annotated[str, typer.Argument(help="id of a μGraph or of a key")], db: DatabaseFile = None
+) -> None:
     """Remove what is stored under an id."""
     with reading_store(db) as store:
         id = store.find(id)
@@ -255,7 +257,7 @@ def cache_prune(
     version: Version = None,
     stale: Stale = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would go, and remove nothing")] = False,
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Remove what fits every filter, and make the file smaller."""
     filters = wanted(spec, gpu, older_than, version, stale)

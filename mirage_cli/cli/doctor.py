@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 
 from mirage_cli.cli.documents import emit
-from mirage_cli.cli.shared import Database, Json, command, out
+from mirage_cli.cli.shared import DatabaseFile, Json, command, out
 
 
 @command("mirage doctor", "mirage doctor --json")
-def doctor(db: Database = None, as_json: Json = False) -> None:
+def doctor(db: DatabaseFile = None, as_json: Json = False) -> None:
     """Say what this machine has, and what that rules out."""
     from dataclasses import asdict
 

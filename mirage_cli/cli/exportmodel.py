@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_cli.cli.shared import Database, TargetName, command, gpu_of, of_one_gpu, out, warn
+from mirage_cli.cli.shared import DatabaseFile, TargetName, command, gpu_of, of_one_gpu, out, warn
 from mirage_cli.cli.trace import Inputs, Model, model_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def export_model(
     folder: Annotated[Path, typer.Argument(help="the package's folder, which is not there yet", metavar="DIR")],
     shapes: Inputs = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Write the stored kernels of a PyTorch model as a package.
 

@@ -9,7 +9,7 @@ import typer
 
 from mirage_cli.cli.documents import emit
 from mirage_cli.cli.shared import (
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     Json,
@@ -68,7 +68,7 @@ def export(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Write the best kernel as one Python file.
 
@@ -116,7 +116,7 @@ def show(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
     as_svg: Annotated[bool, typer.Option("--svg", help="as a picture")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="as a page with picture, text and program")] = False,
     as_json: Json = False,
@@ -193,7 +193,7 @@ def shown_page(store: Database, shown: Shown, graph: MuGraph) -> str:
 
 @command("mirage explain gqa.yaml --dim h=16", "mirage help cuts                              what each reason means")
 def explain(
-    spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
+    spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: DatabaseFile = None
 ) -> None:
     """Say what was searched, cut and chosen, and why."""
     from mirage_cli.cli.layout import named

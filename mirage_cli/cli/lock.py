@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_cli.cli.shared import (
     LOCK_FILE,
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     LockFile,
@@ -32,7 +32,7 @@ def lock(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Pin the stored kernels of specs in a lock file.
 

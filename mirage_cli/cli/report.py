@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mirage_cli.cli.shared import (
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     TargetName,
@@ -37,7 +37,7 @@ def report(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Write one HTML page of what the database holds.
 

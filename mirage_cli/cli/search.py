@@ -19,7 +19,7 @@ from mirage_cli.cli.shared import (
     Budget,
     Context,
     Contexts,
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     Executor,
@@ -86,7 +86,7 @@ def search(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
     as_json: Json = False,
 ) -> None:
     """Find, verify, tune and keep the best kernels.
@@ -171,7 +171,7 @@ def tune(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
     as_json: Json = False,
 ) -> None:
     """Time the stored plans of specs on this GPU.

@@ -86,7 +86,7 @@ Dims = Annotated[
 ]
 Dtype = Annotated[str | None, typer.Option(help="element type of inputs and outputs instead of the spec's")]
 TargetName = Annotated[str, typer.Option("--target", help="GPU to plan for: auto, h200, h100, a100, ..., sm_90")]
-Database = Annotated[
+DatabaseFile = Annotated[
     Path | None, typer.Option("--db", help="the database [default: $MIRAGE_DB, else the cache directory]")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]

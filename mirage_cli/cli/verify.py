@@ -15,7 +15,7 @@ from mirage_cli.cli.documents import emit
 from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
 from mirage_cli.cli.progress import progress
 from mirage_cli.cli.shared import (
-    Database,
+    DatabaseFile,
     Dims,
     Dtype,
     Json,
@@ -73,7 +73,7 @@ def verify(
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
-    db: Database = None,
+    db: DatabaseFile = None,
     as_json: Json = False,
 ) -> None:
     """Judge a μGraph or a kernel against a spec.
