@@ -22,7 +22,8 @@ DRAWS = 8
 """Evaluations with rounding by chance: one alone is exact by luck where an output, or a mean that all of an output
 rests on, is a single number."""
 SELDOM = 1 / 64
-"""The part of an output whose elements may rest on what rounding decides, where they are more than `MANY`."""
+"""The part of an output whose elements may rest on what rounding decides, where they are more than `MANY`; of a small
+one, half."""
 
 
 # -- pieces
@@ -448,30 +449,28 @@ class _Output:
                 break
             yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
         allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
-        told = True
         if mine.error.over(allowed) > 1 and mine.finite:
-            mine, told = self.without_decided(mine, allowed, tolerance)
+            mine = self.without_decided(mine, allowed, tolerance)
         wrong, excused = self.overflow(mine, allowed)
-        return Judgement(name, mine.error, eagers, allowed, wrong, excused, told)
+        return Judgement(name, mine.error, eagers, allowed, wrong, excused)
 
-    def without_decided(self, found: Measured, allowed: Error, tolerance: float) -> tuple[Measured, bool]:
-        """The error of all but the elements that rest on what rounding decides, where those are few; and whether at
-        least half are left."""
+    def without_decided(self, found: Measured, allowed: Error, tolerance: float) -> Measured:
+        """The error of all but the elements that rest on what rounding decides, where those are few."""
         off = Decisions(self.y.shape, self.pieces[0].cut.outputs[self.i] if self.pieces[0].cut else 0, self.y.dtype)
         for piece in self.pieces:
             ref = self.exact(piece)[self.i]
             off.add(piece.output(self.y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
-        if not 0 < len(off.at) <= max(MANY, SELDOM * off.count):
-            return found, True
+        if not 0 < len(off.at) <= min(max(MANY, SELDOM * off.count), off.count / 2):
+            return found
         explain(off, self.i, self.anew, self.pieces, tolerance)
         if not bool(off.explained.any()):
-            return found, True
+            return found
         decided = torch.zeros(self.y.shape, dtype=torch.bool, device=self.y.device)
         decided.view(-1)[off.at[off.explained]] = True
         left = measured(self.y, self.i, self.pieces)
         for piece, y, _, part in self.parts():
             left.add(torch.where(piece.output(decided, self.i), part.ref.to(y.dtype), y), part)
-        return left, 2 * int(decided.sum()) <= off.count
+        return left
 
     def compared(self, result: torch.dtype) -> tuple[Measured, tuple[Error, Error]]:
         """The output, with eager's error and that of the exact output in this type, which are the same for every

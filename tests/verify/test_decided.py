@@ -295,10 +295,10 @@ def test_a_few_elements_may_rest_on_decisions() -> None:
     assert problem(torch.where(torch.arange(640).reshape(64, 10) % 8 == 0, 5.0, ref))
 
 
-def test_of_an_output_most_of_which_rests_on_decisions_nothing_is_told() -> None:
+def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
     ref = torch.ones(4, dtype=torch.float64)
     moved = torch.tensor([1.0, 5.0, 5.0, 5.0], dtype=torch.float64)
-    for y, told in ((moved, False), (torch.tensor([1.0, 1.0, 5.0, 5.0], dtype=torch.float64), True)):
+    for y, right in ((moved, False), (torch.tensor([1.0, 1.0, 5.0, 5.0], dtype=torch.float64), True)):
         found = judge_outputs("normal", [y.float()], lambda _: [ref], [ref.float()],
                               lambda _, __, ___, times: [moved if times else ref], 4, False)  # fmt: skip
-        assert found.problem is None and found.told is told
+        assert (found.problem is None) == right and found.told

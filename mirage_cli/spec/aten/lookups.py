@@ -358,12 +358,12 @@ def _index_put(x: Array, indices: Sequence[Any], value: Any, accumulate: bool = 
     lead = first if others == [*range(first + 1, first + 1 + len(others))] else 0
     sizes, inner = [n for d, n in enumerate(x.shape) if d not in given], each[0].shape
     value = p.expanded(number_of(value), [*sizes[:lead], *inner, *sizes[lead:]])
-    indices = dict(zip(given, each, strict=True))
-    own = batches(indices, x)
+    by_axis = dict(zip(given, each, strict=True))
+    own = batches(by_axis, x)
     own = own if len(own) < len(given) else {}
     behind = iter([d for d in range(len(value.dims)) if not 0 <= d - lead < len(inner)])
     at = {d: own[d] + lead if d in own else next(behind) for d in range(len(x.dims)) if d in own or d not in given}
-    entries = {d: behind_batches(i, own, x) for d, i in indices.items() if d not in own}
+    entries = {d: behind_batches(i, own, x) for d, i in by_axis.items() if d not in own}
     return put(x, entries, behind_batches(value, at, x), accumulate)
 
 
