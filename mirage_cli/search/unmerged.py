@@ -95,9 +95,10 @@ def _best(
 
 def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) -> Kernel | None:
     """A kernel that merges what it reads of these buffers; None where it reads other places than those that `merge`
-    writes, or these take more than partial results."""
+    writes, or these take more than partial results: a maximum of all positions, say, of which it has a part."""
     stores = {s.buffer: s for s in merge.stores}
     own = [x for x in k.loads if x.buffer not in made]
+    parted = {*k.with_role("grid"), *k.with_role("split")}  # of which an instance has a part
     taken = {*k.value_dims} - {x.out for x in k.loads if x.buffer in made}
     loads, body = list[Load](), list[Eqn]()
     values: dict[str, str] = {}  # of the kernel, by those that it loads
@@ -111,7 +112,8 @@ def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) 
         needed = merge.needed_loads(eqns, (s,))
         used = {a for e in eqns if e.op != "size" for a in (*e.dims, *e.acts_on)} | {a for y in needed for a in y.dims}
         moved = any(old != new for old, new in axes.items()) and any(e.place or e.names for e in eqns)
-        if len({*axes.values()}) < len(s.access) or not used <= {*chunks, *axes} or moved:
+        along = {axes.get(a, a) for e in eqns if e.op != "size" for a in e.acts_on}
+        if len({*axes.values()}) < len(s.access) or not used <= {*chunks, *axes} or moved or along & parted:
             return None
         known = names.setdefault((*axes.items(),), {})
         for v in (*needed, *eqns):

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 import mirage_cli
 from mirage_cli.ir.program import Range
 from mirage_cli.pipeline.models import region as region_module
-from mirage_cli.pipeline.models.agreement import agrees
+from mirage_cli.pipeline.models.agreement import NotRunError, agrees
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported, in_range
 from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
@@ -197,7 +197,7 @@ def test_a_program_that_is_wrong_at_other_sizes_is_none(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         region_module, "at_sizes", lambda lengths, _: [n.number if isinstance(n, Times) else n for n in lengths]
     )
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NotRunError):
         agrees(module, region)
 
 

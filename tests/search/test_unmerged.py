@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,13 @@ from mirage_cli.pipeline.predicting import judge_small
 from mirage_cli.search.assembly import ScheduledGraph
 from mirage_cli.search.generator import search
 from mirage_cli.search.unmerged import without_merges
-from mirage_cli.spec.reader import parse_spec
+from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
 
 H200 = find_target("h200")
+SPECS = Path(__file__).parents[2] / "search_specs"
 FAR = replace(H200, costs=replace(H200.costs, gap_us=1000.0))
 """A target on which any plan with fewer kernels is faster."""
 
@@ -89,3 +91,12 @@ def test_what_is_an_output_too_is_merged_by_a_kernel_of_its_own() -> None:
     after = without_merges(found[0], FAR, {e.out for e in program.eqns})
     assert any(s.buffer == "M" for k in after.graph.kernels for s in k.stores)
     assert check_equivalence(program, after.graph, 0).ok
+
+
+def test_a_maximum_of_all_positions_is_not_taken_of_a_part() -> None:
+    """What merges the sums of a product takes the maximum of its rows too, which a reader that splits them has not."""
+    program = lower(load_spec(SPECS / "gqa_decode.yaml").at({"b": 1}))
+    found = {c.shape: c for c in search(program, H200).candidates if len(c.graph.kernels) == 3}
+    assert found
+    for c in [*found.values()][:8]:
+        assert check_equivalence(program, c.graph, 0).ok
