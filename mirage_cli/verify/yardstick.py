@@ -26,6 +26,10 @@ SELDOM = 1 / 64
 one, half."""
 
 
+SOME = 2
+"""Rounds of evaluations that those are looked for in: most outputs that are wrong have none."""
+
+
 # -- pieces
 
 PIECE_BYTES = 1 << 30
@@ -295,9 +299,16 @@ def judge_decisions(
     return Judgement(name, error, eagers, allowed, found.in_words(f"output {i}"), 0, 2 * found.told >= count)
 
 
-def explain(found: Decisions, i: int, rounded: Rounded, pieces: Sequence[Piece], tolerance: float) -> None:
+def explain(
+    found: Decisions,
+    i: int,
+    rounded: Rounded,
+    pieces: Sequence[Piece],
+    tolerance: float,
+    rounds: Sequence[range] = ROUNDS,
+) -> None:
     """Has evaluations of output number i with moved results looked at, until these explain all of it, or little."""
-    for seeds in ROUNDS:
+    for seeds in rounds:
         for piece in pieces_with(found.open_positions(), pieces):
             for seed, times, dtype in ways(seeds, max(1.0, tolerance)):
                 if not found.open(piece.positions):
@@ -462,7 +473,7 @@ class _Output:
             off.add(piece.output(self.y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
         if not 0 < len(off.at) <= min(max(MANY, SELDOM * off.count), off.count / 2):
             return found
-        explain(off, self.i, self.anew, self.pieces, tolerance)
+        explain(off, self.i, self.anew, self.pieces, tolerance, ROUNDS[:SOME])
         if not bool(off.explained.any()):
             return found
         decided = torch.zeros(self.y.shape, dtype=torch.bool, device=self.y.device)
