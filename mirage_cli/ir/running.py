@@ -102,7 +102,6 @@ class _Running(Rewriter):
     def __init__(self, program: Program, long: int) -> None:
         super().__init__(program)
         self.long = long
-        self.sums = frozenset[str]()
         self.blocks: dict[int, _Blocks] = {}
         self.stored: dict[str, Part] = {}
         self.ways: dict[str, _Found] = {}
@@ -156,14 +155,6 @@ class _Running(Rewriter):
             return None
         fixed = {place.to, axis} & self.fixed
         return None if place.to in self.known[value].dims or fixed else _Found(e, value, place, others)
-
-    def conjuncts(self, mask: str) -> Iterator[str]:
-        e = self.known[mask]
-        if isinstance(e, Eqn) and e.op == "and":
-            for m in e.values:
-                yield from self.conjuncts(m)
-        else:
-            yield mask
 
     def made(self, name: str, op: str, args: tuple[Arg, ...], axes: tuple[str, ...] = ()) -> Eqn:
         return self.define(self.name(name), op, args, axes)
