@@ -152,7 +152,7 @@ Chosen = Callable[[Program, "Mapping[str, MuGraph]", str], None]
 
 
 def unheard(*_: object) -> None:
-    """Whoever need not be told anything."""
+    """For a caller that need not be told of the search."""
 
 
 @contextlib.contextmanager

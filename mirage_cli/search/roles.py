@@ -127,8 +127,8 @@ def _choices_of_roles(
     spaces = _spaces(with_scans(base, scans))
     scanned = {s.dims for s in scans}
     together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
+    # axes of which either is held whole where the other is: then a scan has all results at once
     alike = {(s.to, s.axes[0]) for s in scans if s.to not in reduced}
-    """Axes of which either is held whole where the other is: then a scan has all results at once."""
 
     longest = {_longest_together(q, sizes) for q in reductions}
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}

@@ -27,7 +27,8 @@ one, half."""
 
 
 SOME = 2
-"""Rounds of evaluations that those are looked for in: most outputs that are wrong have none."""
+"""Rounds of evaluations in which elements that rest on decisions are looked for. Most outputs that are wrong have
+none."""
 
 
 # -- pieces

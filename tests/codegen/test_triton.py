@@ -21,6 +21,8 @@ from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.generator import search
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.outputs import poison
 from mirage_cli.verify.facts import where_outputs_lie
@@ -28,6 +30,7 @@ from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
+from tests.programs import program
 from tests.seeds import over_seeds
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
@@ -740,3 +743,9 @@ def test_compiled(arch: int, compiled: Compile) -> None:
         leads = sum(s.words["lead"] for s in normalised(graph, overlapping).kernels.values())
         assert source.count("        release_before(") == leads
         assert len(compiled(graph, overlapping, arch)) == len(graph.kernels)
+
+
+def test_a_name_that_begins_as_a_helper_brings_no_helper() -> None:
+    of = program("m=64 k=32", "running_loss[m,k]", "O = mul(running_loss, 2)")
+    (c, *_) = search(of, find_target("h100")).candidates
+    assert "associative_scan" not in kernels_source(c.graph, c.schedule)
