@@ -36,7 +36,7 @@ def units(placement: Placement, awaited: Collection[str]) -> tuple[Unit, ...]:
         if isinstance(segment, Loop):
             found.append(segment)
         else:
-            before = [*takewhile(lambda x: not _waits(x, awaited), segment.steps)]
+            before = [*takewhile(lambda x: not waits(x, awaited), segment.steps)]
             found += [*sorted(before, key=order), *sorted(segment.steps[len(before) :], key=order)]
             found += [segment.stores] if segment.stores else []
     return tuple(found)
@@ -52,7 +52,7 @@ def hand_over(
     """
     wait = None
     if awaited is not None:
-        wait = 0 if first else next((i for i, x in enumerate(some) if _waits(x, awaited)), None)
+        wait = 0 if first else next((i for i, x in enumerate(some) if waits(x, awaited)), None)
     done = max((i + 1 for i, x in enumerate(some) if isinstance(x, Loop)), default=0)
     start = 0 if early else done
     if relays or not releases or (awaited is not None and wait is None):
@@ -60,10 +60,10 @@ def hand_over(
     return HandOver(False, wait, start if wait is None else max(start, wait))
 
 
-def _waits(x: Unit, awaited: Collection[str]) -> bool:
+def waits(x: Unit, awaited: Collection[str]) -> bool:
     """Whether it reads what the kernel in front has written, or writes: that one may still be reading."""
     if isinstance(x, Loop):
-        return bool(x.stores) or any(_waits(s, awaited) for s in x.steps)
+        return bool(x.stores) or any(waits(s, awaited) for s in x.steps)
     if isinstance(x, Load):
         return not set(awaited).isdisjoint(x.buffers)
     return isinstance(x, tuple) or any(a.table in awaited for a in x.looks_up)

@@ -27,6 +27,7 @@ from mirage_cli.codegen.access import (
 )
 from mirage_cli.codegen.ahead import few_bytes, taken_ahead
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Live, ScheduledKernel
+from mirage_cli.codegen.early import MOST_BYTES, WORD_BYTES, held_bytes, placed_early
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
@@ -165,7 +166,7 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
     if scheduled.dynamic and scheduled.huge:
         raise EmitError("offsets beyond 32 bits")
     unread = awaited(graph, kernel, schedule) if own.overlap else None
-    some = units(scheduled.placement, unread or ())
+    some = units(placed_early(scheduled, unread or ()), unread or ())
     first = graph.kernels[0].name == kernel.name
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
@@ -205,8 +206,8 @@ def _body(c: _Decided) -> list[Statement]:
             body += [*prefetches(k, c.ahead, c.specialized), plan.Wait()]
         if i == c.over.release:
             body.append(plan.Release())
-        if i == (wait or 0):  # which rows stores write: a load of that behind the loops would take as long again
-            body += _looked_up(c, k.kernel.stores, walked)
+        if i == (wait or 0):  # behind the loops, what is loaded or stored there would wait for it
+            body += _looked_up(c, _behind_loops(c), walked)
         if i in (0, wait) or isinstance(c.units[i - 1], Loop):
             body += _looked_up(c, _straight(c.units[i : wait if i < (wait or 0) else None]), ())
         for x in c.units[i : i + 1]:
@@ -218,6 +219,16 @@ def _body(c: _Decided) -> list[Statement]:
             else:
                 body += _step(c, x, starts(k), Scope(k, c.clean))
     return body
+
+
+def _behind_loops(c: _Decided) -> list[Load | Eqn | Store]:
+    """Stores, and the steps behind the first loop whose tables a thread has room for."""
+    k = c.scheduled
+    first = next((i for i, x in enumerate(c.units) if isinstance(x, Loop)), len(c.units))
+    steps = (x for x in c.units[first:] if isinstance(x, Load | Eqn))
+    tables = ((x, [dims_of(a.access) for a in _lookups(k, x)]) for x in steps)
+    few = [x for x, found in tables if all(held_bytes(k, dims, WORD_BYTES) <= MOST_BYTES for dims in found)]
+    return [*few, *k.kernel.stores]
 
 
 def _straight(some: Sequence[Unit]) -> list[Load | Eqn]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mirage_cli.ir.access import lookups_of
 from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
@@ -75,6 +76,15 @@ def place(kernel: Kernel) -> Placement:
         if not illegal:
             return placement
         online -= illegal
+
+
+def early_loads(kernel: Kernel) -> frozenset[str]:
+    """Loads behind a loop that may as well stand in front of it: no table says from where, and the kernel changes
+    nothing there."""
+    written = {s.buffer for s in kernel.stores}
+    behind = (x for segment in place(kernel).segments[1:] if isinstance(segment, Straight) for x in segment.steps)
+    loads = (x for x in behind if isinstance(x, Load))
+    return frozenset(x.out for x in loads if not lookups_of(x.access) and written.isdisjoint(x.buffers))
 
 
 def _loop_axes(walked: tuple[str, ...], e: Eqn) -> tuple[str, ...]:

@@ -290,7 +290,7 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """
     c = x.target.costs
     if not s.work.loop:
-        yield c.latency_us if s.work.loads else c.fast_us
+        yield c.fast_us if all(x.early for x in s.work.loads) else c.latency_us
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)

@@ -12,7 +12,7 @@ from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
-from mirage_cli.ir.placement import Loop, Straight, place
+from mirage_cli.ir.placement import Loop, Straight, early_loads, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
@@ -30,12 +30,14 @@ which each takes a part of the elements (Triton 3.6)."""
 
 
 class Loaded(NamedTuple):
-    """A load: the axes of its block, what is read, and where."""
+    """A load: the axes of its block, what is read, and where. early: whether it may stand in front of a loop that it
+    is behind."""
 
     axes: Axes
     element_bytes: float
     part: BufferPart
     access: Access
+    early: bool
 
 
 class Block(NamedTuple):
@@ -212,7 +214,8 @@ class _Known:
     """What is known of a kernel's values.
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
-    or cast. halves: values that are computed in float16, two at once. lines: where loads lie.
+    or cast. halves: values that are computed in float16, two at once. lines: where loads lie. early: loads that may
+    stand in front of a loop that they are behind.
     """
 
     kernel: Kernel
@@ -225,6 +228,7 @@ class _Known:
     stored: Mapping[str, str]
     halves: set[str]
     lines: Mapping[str, Lines | None]
+    early: frozenset[str]
 
     @staticmethod
     def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
@@ -240,6 +244,7 @@ class _Known:
             _stored_types(kernel, element_bytes, tensors),
             {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
+            early_loads(kernel),
         )
 
     def paired(self, products: Iterable[Eqn]) -> set[str]:
@@ -270,7 +275,9 @@ class _Known:
         return self.kernel.value_dims
 
     def read(self, x: Load) -> Loaded:
-        return Loaded(x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access)
+        return Loaded(
+            x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access, x.out in self.early
+        )
 
     def blocks(self, loads: Iterable[Load]) -> Iterator[Block]:
         """The blocks of these loads, each alone."""
