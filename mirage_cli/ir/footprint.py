@@ -22,6 +22,7 @@ from mirage_cli.ir.access import (
     combined,
     dims_of,
     dims_of_atom,
+    index,
     lookups_of,
     of_nothing,
     of_positions,
@@ -286,19 +287,27 @@ def large_enough(
     same: Callable[[str], str],
     entries: int = ENTRIES,
     distinct: Iterable[tuple[Sequence[str], str]] = (),
+    met: Iterable[tuple[str, int, Index]] = (),
 ) -> dict[str, int]:
     """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
     what is before them and what is behind. No size is made larger than the full one.
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
     entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
-    axis that those are positions of.
+    axis that those are positions of. met: numbers that an index is to come to where an axis has this position.
     """
     sizes = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
     tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*sizes}]
     growing = _Growing(sizes, full, same, entries)
-    while True in {*(growing.to_read(d, i) for d, i in known), *(growing.to_hold(x, dims) for dims, x in tables)}:
+    met = [*met]
+
+    def grows() -> Iterator[bool]:
+        yield from (growing.to_read(d, i) for d, i in known)
+        yield from (growing.to_hold(x, dims) for dims, x in tables)
+        yield from (growing.to_meet(i, n) for d, n, i in met if n < sizes[d])
+
+    while True in {*grows()}:
         pass
     return sizes
 
@@ -344,6 +353,13 @@ class _Growing:
         if short > 0 and self.index(i, short):
             return True
         return self.axis(d, max(high + 1 - i.leaves(self.full[d], self.full)[1], low + READ))
+
+    def to_meet(self, i: Index, n: int) -> bool:
+        """For an index to come to a number, from above or from below, that it comes to at full sizes."""
+        (low, high), (least, most) = i.bounds(self.sizes), i.bounds(self.full)
+        if high < n <= most:
+            return self.index(i, n - high)
+        return least <= n < low and self.index(index({a: -c for a, c in i.terms}), low - n)
 
     def to_hold(self, d: str, dims: Sequence[str]) -> bool:
         """For as many positions as a table with these axes has entries, of which no two are equal."""

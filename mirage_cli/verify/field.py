@@ -240,7 +240,9 @@ class Field:
     def index(self, axis: str) -> Value:
         i = parse_index(axis)
         dims, positions = placed(i, self.window, self.sizes, self.tables)
-        return Value(dims, "int", positions, reach=i.bounds(self.sizes))
+        first, last = i.bounds(self.sizes)
+        ascends = i.affine and all(c > 0 for _, c in i.terms)  # it begins at this position, whatever its axes' sizes
+        return Value(dims, "int", positions, reach=(min(0, first) if ascends and first < last else first, last))
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)

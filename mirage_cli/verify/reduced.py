@@ -97,7 +97,8 @@ class _Short:
 
     sizes: of every axis. following: the classes whose sizes follow from parts and pieces. read: axes of tensors, and
     the indices that they are read by. whole: the sizes in full. entries: of each table. tables: the distinct ones.
-    counted: axes that the μGraph counts by blocks, and how.
+    counted: axes that the μGraph counts by blocks, and how. met: positions of axes that the program compares with a
+    number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither.
     """
 
     classes: AxisClasses
@@ -108,6 +109,7 @@ class _Short:
     entries: int
     tables: list[tuple[tuple[str, ...], str]]
     counted: list[Read]
+    met: list[tuple[str, int, Index]]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
@@ -120,7 +122,7 @@ class _Short:
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
         rings, read = without_rings(read, eqns, whole, classes.find)
-        read += _ends_of_parts(program, graph, classes)
+        read += [*_ends_of_parts(program, graph, classes), *_last_parts(program, graph)]
         read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
         read_axes |= {t.below for t in program.inputs if isinstance(t.below, str)}
 
@@ -140,14 +142,17 @@ class _Short:
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
         tables, blocks = distinct_positions(program.inputs), counted(program, graph)
-        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks)
+        own = dict.fromkeys(_compared(program.eqns))
+        moved = [x for x in dict.fromkeys(_compared(graph.eqns)) if x not in own]
+        met = [(j.axis, n, i) for j, n in own if j.axis is not None for i, m in moved if m == n]
+        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks, met)
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
         """The sizes, large enough for what is read, and with as many blocks as there are positions for."""
         read, sizes, before = [*read], self.sizes, dict[str, int]()
         while sizes != before:  # blocks that are there for the positions that one reads reach further, for another
             before = sizes
-            sizes = large_enough(sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+            sizes = large_enough(sizes, read, self.whole, self.classes.find, self.entries, self.tables, self.met)
             for d, i in self.counted:
                 need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
                 sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
@@ -180,6 +185,27 @@ def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> li
     moved -= {i.offset for _, i in graph.accesses()}
     apart = (x for x in compared(program.eqns) if (classes.find(x[0]), x[1]) not in own and x[1] not in moved)
     return [(d, index({}, n)) for d, n in dict.fromkeys(apart) if 0 < n < program.sizes[d]]
+
+
+def _last_parts(program: Program, graph: MuGraph) -> list[Read]:
+    """Axes whose positions the program counts, and by which the μGraph counts the last of these: r and b + 36 of 64
+    positions r that are a, of 36, and b, of 28. They are there for tests, as if a tensor were read by them."""
+    whole = graph.sizes | program.sizes
+    along = {e.place.axis for e in program.eqns if e.place}
+    last = [i for i in _counted_alone(program, graph) if i.offset]
+    return [(d, i) for i in last for d, n in program.dims if d in along and i.bounds(whole)[1] == n - 1]
+
+
+def _counted_alone(program: Program, graph: MuGraph) -> list[Index]:
+    """Stretches of positions, and single ones, that the μGraph counts and the program does not."""
+    places = dict.fromkeys(e.place for e in graph.eqns if e.place)
+    own = {e.place for e in program.eqns}
+    return [i for i in places if i not in own and _is_stretch(i)]
+
+
+def _is_stretch(i: Index) -> bool:
+    """Whether it is one position after the other, or a single one."""
+    return i.affine and [c for _, c in i.terms] in ([], [1])
 
 
 def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
@@ -253,12 +279,20 @@ def _made_distinct(size: Mapping[str, int], counted: Container[str], step: int) 
 
 def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
     """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis, or a single
-    position, goes on."""
+    position, goes on. Positions are of no tensor: who counts them, or reads up to them, stops where anything begins
+    that the μGraph alone has, or a mask of the program's chooses another value."""
     own = {*program.accesses()}
-    stretches = [(d, i) for d, i in graph.accesses() if i.affine and [c for _, c in i.terms] in ([], [1])]
+    counted = [(None, i) for i in _counted_alone(program, graph)]
+    stretches = [*((d, i) for d, i in graph.accesses() if _is_stretch(i)), *counted]
     starts = {(d, i.offset) for d, i in stretches if (d, i) not in own and i.offset}
-    ends = ((a, (d, i.offset + whole.get(a, 0))) for d, i in stretches for a in i.dims)
-    return {a for a, end in ends if end in starts}
+    masked = {n + more for _, n in compared(program.eqns) for more in (0, 1)}
+    known = {*program.sizes, *(name for name, _ in graph.merged)}
+
+    def stops(d: str | None, a: str, end: int) -> bool:
+        numbers = {n for at, n in starts if None in (d, at)} | masked
+        return (d, end) in starts or (a not in known and end in numbers)
+
+    return {a for d, i in stretches for a in i.dims if stops(d, a, i.offset + whole.get(a, 0))}
 
 
 def _reduced_schedule(

@@ -55,7 +55,8 @@ class Value:
     sign: +1 or -1 for a constant of that sign, else 0 (unknown).
     large: an integer that may be beyond what an index reaches at these sizes, so that comparisons with it would be
         trivial.
-    reach: of an index, the first and the last position along the whole of its axes.
+    reach: of an index, the first and the last position along the whole of its axes; the first is 0 where the index
+        begins behind it at all sizes.
     """
 
     dims: tuple[str, ...]
@@ -82,7 +83,8 @@ class Value:
 
     def reaches(self, other: Value) -> bool:
         """Whether an index comes to lie on both sides of a number, or on it: what a comparison with another number
-        gives is seen then. Of one position there is nothing else to be seen."""
+        gives is seen then. Of one position there is nothing else to be seen, and none where the index is behind the
+        number at all sizes."""
         if self.reach is None or other.kind != "int" or other.dims:
             return False
         first, last = self.reach

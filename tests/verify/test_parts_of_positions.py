@@ -1,0 +1,103 @@
+"""Plans that count positions in parts, or by the index that something is read by, as the program does not."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+
+PARTS = """
+name: parts
+dims: {{p: 100, r: 64}}
+inputs: {{W: [p, r], Y: [p]}}
+program: |
+  A = {}
+  O = {}
+outputs: {{O: [p]}}
+"""
+READ = """
+name: read
+dims: {{h: 257, m: 100, v: 4}}
+dtype: float32
+inputs: {{T: [h]}}
+program: |
+  B = where(index(h) {}, T, 0)
+  D = B[{}]
+  E = B[{}]
+outputs: {{D: [m, v], E: [m, v]}}
+"""
+
+
+@cache
+def found(text: str) -> tuple[Program, tuple[Plan, ...]]:
+    """What the search finds, of which the verifier refuses nothing."""
+    program = parse_spec(text).at()
+    found = search_program(program, find_target("h100"), Options(budget_s=60, tune=False))
+    assert found.plans and not found.rejected, found.rejected
+    return lower(program), found.plans
+
+
+def refused(program: Program, plan: Plan, right: str, wrong: str) -> bool:
+    text = canonical_text(plan.graph)
+    assert right in text, text
+    return not check_equivalence(program, parse_mugraph(text.replace(right, wrong)), seed=1).ok
+
+
+@pytest.mark.parametrize(
+    ("chosen", "summed"),
+    [
+        ("where(index(r) == 35, W, Y)", "sum(A * index(r), r)"),
+        ("where(index(r) <= 35, W, Y)", "sum(where(index(r) >= 2 * index(p), A, 0), r)"),
+        ("where(index(r) <= 35, Y * index(r), W)", "sum(A, r)"),
+        ("where(index(r) <= 35, Y * index(r), where(index(r) == 36, Y, W))", "sum(A, r)"),
+        ("where(index(r) <= 35, W, where(index(r) <= 50, Y * index(r), 2 * W))", "sum(A * index(r), r)"),
+    ],
+)
+def test_an_axis_whose_positions_are_counted_in_parts(chosen: str, summed: str) -> None:
+    _, plans = found(PARTS.format(chosen, summed))
+    assert any(len(p.graph.sizes.keys() - {"p", "r"}) > 1 for p in plans), "none has parts"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("index(r2 + 36)", "index(r2 + 37)"),
+        ("index(r2 + 36)", "index(r2 + 35)"),
+        ("index(35)", "index(34)"),
+        ("load W[p, 35]", "load W[p, 36]"),
+        ("r1=35 r2=28", "r1=34 r2=28"),
+        ("r1=35 r2=28", "r1=35 r2=27"),
+    ],
+)
+def test_other_parts_are_refused(right: str, wrong: str) -> None:
+    program, plans = found(PARTS.format("where(index(r) == 35, W, Y)", "sum(A * index(r), r)"))
+    one = next(p for p in plans if len(p.graph.kernels) == 1 and "r2" in p.graph.sizes)
+    assert refused(program, one, right, wrong)
+
+
+@pytest.mark.parametrize(
+    ("mask", "far", "near"),
+    [
+        ("<= 75", "v + m + 175", "v + m + 175"),  # behind all that the mask lets through, at any size
+        ("<= 75", "v + m + 120", "v + m"),  # which comes to 75 in full
+        ("<= 75", "v + m", "150 - m - v"),
+    ],
+)
+def test_a_number_that_another_index_does_not_come_to(mask: str, far: str, near: str) -> None:
+    program, plans = found(READ.format(mask, far, near))
+    one = next(p for p in plans if len(p.graph.kernels) == 1)
+    number = mask.split()[1]
+    compared = [line for line in canonical_text(one.graph).split("\n") if f", {number})" in line]
+    assert compared
+    if far != near:
+        line = compared[-1]
+        for wrong in (int(number) - 1, int(number) + 1):
+            assert refused(program, one, line, line.replace(f", {number})", f", {wrong})"))
