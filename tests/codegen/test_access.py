@@ -201,6 +201,22 @@ def test_windows_of_several_taps_or_of_every_second_row_are_no_boxes() -> None:
     assert boxes(graph.resized({"y": 7}), padded).keys() == {"W"}  # past its end a box would not be zero
 
 
+@pytest.mark.parametrize(("step", "start", "boxed"), [(1, 1, False), (1, 8, False), (8, 1, False), (8, 8, True)])
+def test_boxes_begin_at_multiples_of_16_bytes_along_the_innermost_axis(step: int, start: int, boxed: bool) -> None:
+    """What begins elsewhere is an illegal instruction."""
+    at = f"x + j{f'*{step}' if step > 1 else ''} - {start}"
+    text = WINDOWS.replace("[b, y, x, c]\ninput W", "[b, c, y, x]\ninput W")
+    graph = parse_mugraph(text.replace("X[b, y + i - 1, x + j - 1, c]", f"X[b, c, y + i - 1, {at}]"))
+    plan = choosing(schedule(graph, "b=1 y=4 x=16 c=16 i=1 j=1 e=16", "b y x c i j e"), descriptors=True)
+    assert boxes(graph, plan).keys() == ({"P", "W"} if boxed else {"W"})
+    inputs = draw(graph)
+    (got,) = run(graph, plan, inputs)
+    x, w = inputs["X"].double(), inputs["W"].double().permute(3, 2, 0, 1)
+    x = torch.nn.functional.pad(x, (start, 32, 1, 1))
+    want = torch.nn.functional.conv2d(x, w, dilation=(1, step))[..., :16].permute(0, 2, 3, 1)
+    assert (got.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
 UNSUITABLE = {
     "rows start at no multiple of 16 bytes": ("m=33 n=32 k=20; X[m,k] W[k,n]; Y[m,n]", "", {"W"}),
     "innermost blocks under 16 bytes": ("m=32 n=32 k=32; X[m,k] W[k,n]; Y[m,n]", "k=4 n=64 m=64", {"W"}),
