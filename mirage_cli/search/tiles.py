@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
 from math import prod
 
@@ -118,6 +118,10 @@ class Choices:
     orders: Sequence[tuple[str, ...]]
     order: NDArray[np.int64]
     """Which of `orders`."""
+
+    def by_arithmetic(self) -> Choices:
+        """The same with products of float32 by float32 arithmetic."""
+        return replace(self, batch=replace(self.batch, tf32x3=np.zeros_like(self.batch.tf32x3)))
 
     def schedule(self, i: int) -> KernelSchedule:
         b = self.batch

@@ -17,7 +17,7 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.tune.deadline import Deadline
 from mirage_cli.tune.judge import Judge
-from mirage_cli.tune.measure import QUICK, Candidate, Effort, Failure, FailureKind, Timing
+from mirage_cli.tune.measure import QUICK, Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.proposals import GUESSES, Proposals
 from mirage_cli.tune.task import Means, Task
@@ -31,7 +31,8 @@ FEW = 12
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
 """So many timings, or this part of the budget, come before the first judgement."""
 SECURED = 3
-"""Schedules that are judged before the finals, at most, until one is right."""
+"""Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong with
+float32 multiplied on the matrix units."""
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 BELIEVED = 0.8
@@ -40,6 +41,11 @@ SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
 """Failures of a specialized schedule after which no other of the same μGraph is tried."""
+
+INEXACT = Failure(FailureKind.WRONG, "multiplies float32 on the matrix units, as one whose error was too large")
+"""Of schedules of a μGraph of which one was refused so."""
+STARTED_ANEW = 6
+"""Schedules by float32 arithmetic that are compiled as soon as that is seen, besides the same of the refused one."""
 
 
 class Explorer:
@@ -62,12 +68,16 @@ class Explorer:
         self.phases: dict[str, float] = {}
         self.pace = Pace()
         self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
+        self.inexact: set[str] = set()  # μGraphs that are wrong with float32 multiplied on the matrix units
+        self.rejected: list[tuple[Trial, Judged]] = []  # by which that was seen
         self.believed_us = BELIEVED * task.floor_us  # what a kernel may take without being judged first
         for trial in task.known:
             if trial.mugraph in self.graphs and trial.us >= self.believed_us:
                 self.trials[trial.key] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
+                if trial.failure == str(INEXACT):
+                    self.inexact.add(trial.mugraph)
 
     @property
     def exploring_s(self) -> float:
@@ -90,7 +100,7 @@ class Explorer:
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
         try:
-            self.ask(self.proposals.first(self.task.as_written or "", self.task.hints))
+            self.ask(self.proposals.first(self.task.as_written or "", self.task.hints, self.distrusted))
             self.refill()
             with self.phase("starting"):  # while the first are being compiled
                 self.means.worker.set_problem(self.task.problem)
@@ -128,10 +138,31 @@ class Explorer:
         timed = sum(t.timing is not None for t in self.trials.values())
         if timed < FIRST_TIMED and self.deadline.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
             return
-        if len(self.judge.verdicts) < SECURED and not self.judge.known_right:
+        if len(self.judge.verdicts) - len(self.inexact) < SECURED and not self.judge.known_right:
             for t in self.trials.leaders()[:1]:
-                if t.source:
-                    self.judge.verdict(t)
+                if t.source and not (verdict := self.judge.verdict(t)).ok and t.schedule.tf32x3:
+                    self.by_arithmetic(t, verdict)
+
+    def by_arithmetic(self, refused: Trial, verdict: Judged) -> None:
+        """Takes all schedules of a μGraph out of the race that multiply float32 on the matrix units, as one does whose
+        error is too large, and has others compiled that multiply by float32 arithmetic. An error that is not finite is
+        no rounding."""
+        if not math.isfinite(verdict.error):
+            return
+        g = refused.mugraph
+        self.inexact.add(g)
+        self.rejected.append((refused, verdict))
+        for t in [t for t in (*self.trials.leaders(), *self.ready) if self.is_inexact(t)]:
+            self.failed(t, INEXACT)
+        self.ready = [t for t in self.ready if not self.is_inexact(t)]
+        self.record_us, self.idle = self.trials.best_us, 0
+        dropped = [self.waiting.pop(key) for key in self.means.farm.forget()]
+        best = self.proposals.first_points(g, self.distrusted)[:STARTED_ANEW]
+        self.ask([(g, refused.schedule.by_arithmetic()), *((g, p.schedule) for p in best)])
+        self.ask([(t.mugraph, t.schedule) for t in dropped if not self.is_inexact(t)])
+
+    def is_inexact(self, t: Trial) -> bool:
+        return t.schedule.tf32x3 and t.mugraph in self.inexact
 
     def refill(self) -> None:
         """Names more schedules where few are left on their way, and what is named can still be compiled and timed."""
@@ -148,7 +179,8 @@ class Explorer:
                 break
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
-        return schedule.specialize and not self.trusted.get(g, True)
+        """Whether it has a choice for which another schedule of this μGraph was refused."""
+        return (schedule.specialize and not self.trusted.get(g, True)) or (schedule.tf32x3 and g in self.inexact)
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
@@ -194,7 +226,9 @@ class Explorer:
         for key, answer in found:
             trial = self.waiting[key]
             if isinstance(answer, Failure):
-                self.fail(trial, str(answer.kind), str(answer))
+                self.failed(trial, answer)
+            elif self.is_inexact(trial):
+                self.failed(trial, INEXACT)
             elif any(k.shared_bytes > self.means.target.smem_per_block_bytes for k in answer):
                 self.fail(trial, "shared memory", "needs more shared memory than a block may have")
             else:
@@ -279,7 +313,7 @@ class Explorer:
 
     def timed(self, t: Trial, timing: Timing | Failure) -> None:
         if isinstance(timing, Failure):
-            self.fail(t, str(timing.kind), str(timing))
+            self.failed(t, timing)
         elif problem := self.disbelieved(t, timing):
             self.timed(t, Failure(FailureKind.WRONG, f"faster than can be: {problem}"))
         else:
@@ -293,6 +327,9 @@ class Explorer:
         if verdict.ok:
             self.believed_us = BELIEVED * timing.median_us
         return verdict.problem
+
+    def failed(self, trial: Trial, failure: Failure) -> None:
+        self.fail(trial, str(failure.kind), str(failure))
 
     def fail(self, trial: Trial, reason: str, message: str) -> None:
         self.failures[reason] += 1

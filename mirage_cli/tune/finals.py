@@ -82,7 +82,7 @@ class Finals:
         incumbent = self.emitted_incumbent()
         with self.explored.phase("finals"):
             contenders = self.contenders()
-        rejected: dict[str, Verdict] = {}
+        rejected = {t.key: (t, v) for t, v in self.explored.rejected}
         while True:
             with self.explored.phase("judging"):
                 judged = self.judge_fastest(contenders)
@@ -196,6 +196,7 @@ class Finals:
             seen = {t.key for t in again}
             points = [p for near in self.explored.proposals.around(best.mugraph, [best.schedule]) for p in near]
             pairs = [(p.graph, p.schedule) for p in points if not p.schedule.specialize]
+            pairs = [pair for pair in pairs if not self.explored.distrusted(*pair)]
             known = [t for pair in pairs if (t := self.trials.get(key_of(*pair)))]
             close = [
                 w for t in known if t.paced_us <= CLOSE * best.paced_us and t.key not in seen and (w := self.written(t))

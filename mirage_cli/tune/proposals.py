@@ -53,32 +53,43 @@ class Proposals:
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(seed)
 
-    def first(self, as_written: str, hints: Sequence[tuple[str, Schedule]]) -> list[tuple[str, Schedule]]:
+    def first(
+        self, as_written: str, hints: Sequence[tuple[str, Schedule]], distrusted: Distrusted
+    ) -> list[tuple[str, Schedule]]:
         """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
         best with descriptors."""
         graph = self.graphs.get(as_written)
         sure = first_schedules(graph, self.target, 1) if graph else []
         won = [(g, fitted(self.graphs[g], s, self.target)) for g, s in hints if g in self.graphs]
         first = [(as_written, s) for s in sure] + [(g, s) for g, s in won if s is not None]
-        of_each = [[(g, s) for s in self.best(graph)] for g, graph in self.graphs.items()]
-        return [*first, *(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
+        of_each = [[(g, s) for s in self.best(g, distrusted)] for g in self.graphs]
+        best = [*(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
+        return [pair for pair in (*first, *best) if not distrusted(*pair)]
 
-    def best(self, graph: MuGraph) -> list[Schedule]:
+    def best(self, g: str, distrusted: Distrusted) -> list[Schedule]:
         """The cost model's best, then the same, and its best ahead of time, through descriptors; the first of these in
         groups too."""
-        target = self.target
-        some = first_schedules(graph, target, 1)
+        graph, target = self.graphs[g], self.target
+        some = self.starting(g, 1, distrusted)
         some += ahead_of_time(graph, some[0], target, 1) if some else []
         boxes = [x for s in some if (x := through_descriptors(graph, s, target)) is not None]
         first = [*boxes, *some][:1]
         grouped = [x for s in first if (x := in_groups(graph, s, target)) is not None]
         return [*some[:1], *grouped, *boxes]
 
-    def first_points(self, g: str) -> list[Point]:
+    def starting(self, g: str, count: int, distrusted: Distrusted) -> list[Schedule]:
+        """The cost model's first schedules of a μGraph; by float32 arithmetic where those are distrusted that multiply
+        on the matrix units."""
+        some = first_schedules(self.graphs[g], self.target, count)
+        if any(distrusted(g, s) for s in some):
+            return first_schedules(self.graphs[g], self.target, count, by_arithmetic=True)
+        return some
+
+    def first_points(self, g: str, distrusted: Distrusted) -> list[Point]:
         """The cost model's first schedules of a μGraph, and its best that start ahead of time."""
-        if g not in self.starts:
+        if g not in self.starts or any(distrusted(g, p.schedule) for p in self.starts[g]):
             graph, target = self.graphs[g], self.target
-            some = first_schedules(graph, target, STARTS)
+            some = self.starting(g, STARTS, distrusted)
             some += ahead_of_time(graph, some[0], target, AHEAD_STARTS) if some else []
             self.starts[g] = self.points(g, some)
         return self.starts[g]
@@ -97,26 +108,29 @@ class Proposals:
             timed.setdefault(t.mugraph, []).append(t)
         hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
         taken: set[Hashable] = {(t.mugraph, str(t.schedule)) for t in (*self.trials.values(), *waiting)}
-        pool = distinct((p for p in self.pool(hopeful) if not distrusted(p.graph, p.schedule)), taken)
-        known = [p for p in self.tried() if p.predicted_us < float("inf")]
-        chosen = choose(known, pool, GUESSES, {g: self.shares(g, trials) for g, trials in hopeful.items()})
+        pool = distinct((p for p in self.pool(hopeful, distrusted) if not distrusted(p.graph, p.schedule)), taken)
+        tried = [p for p in self.tried() if p.predicted_us < float("inf")]
+        known = [p for p in tried if not distrusted(p.graph, p.schedule)]  # which fail for what others do not do
+        shares = {g: self.shares(g, trials, distrusted) for g, trials in hopeful.items()}
+        chosen = choose(known, pool, GUESSES, shares)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
-    def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:
+    def shares(self, g: str, trials: Sequence[Trial], distrusted: Distrusted) -> list[float]:
         """Of each kernel, by name: its part of the time of the best schedule, by the cost model; none where that has
         no time for it."""
-        schedule = trials[0].schedule if trials else next((p.schedule for p in self.first_points(g)), Schedule())
+        first = [trials[0].schedule] if trials else [p.schedule for p in self.first_points(g, distrusted)]
+        schedule = first[0] if first else Schedule()
         us = kernels_us(self.graphs[g], schedule, self.target) if schedule.kernels else {}
         total_us = sum(us.values())
         return [us[name] / total_us for name in sorted(us)] if math.isfinite(total_us) else []
 
-    def pool(self, hopeful: Mapping[str, Sequence[Trial]]) -> list[Point]:
+    def pool(self, hopeful: Mapping[str, Sequence[Trial]], distrusted: Distrusted) -> list[Point]:
         """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change
         from the best, and some two changes away."""
         points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
         for g, trials in hopeful.items():
-            points += self.first_points(g)
+            points += self.first_points(g, distrusted)
             if not trials:
                 continue
             if len(trials[0].schedule.kernels) > 1:

@@ -71,11 +71,13 @@ LAST_RELAYS = tuple((hand_over, n) for hand_over in (Early(), Lead(4)) for n in 
 
 
 def ranked(
-    m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
+    m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not."""
+    fit, and last those that may not. by_arithmetic: how products of float32 are made, here and below; else on the
+    matrix units."""
     found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
+    found = found.by_arithmetic() if by_arithmetic else found
     e = cost.estimate(m, found.batch, sizes, target)
     seen: set[KernelSchedule] = set()
     for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
@@ -87,29 +89,29 @@ def ranked(
 
 @lru_cache(maxsize=1024)
 def _best(
-    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None, by_arithmetic: bool
 ) -> KernelSchedule | None:
     """The first of the ranked schedules."""
-    return next(ranked(m, dict(sizes), target, split), None)
+    return next(ranked(m, dict(sizes), target, split, by_arithmetic), None)
 
 
-def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
+def first_schedules(graph: MuGraph, target: Target, count: int, by_arithmetic: bool = False) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
     those before lack; both in the other orders too. The other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
-    base = complete(graph, target, {})
+    base = complete(graph, target, {}, by_arithmetic)
     if base is None:
         return []
     varied = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
-    for s in _diverse(ranked(m, sizes, target)):
+    for s in _diverse(ranked(m, sizes, target, by_arithmetic=by_arithmetic)):
         for variant in (s, *_in_other_orders(m, s, sizes)):
-            schedule = complete(graph, target, {varied: variant})
+            schedule = complete(graph, target, {varied: variant}, by_arithmetic)
             if schedule is not None:
-                for made in (*_beside_next(graph, schedule, target), schedule):
+                for made in (*_beside_next(graph, schedule, target, by_arithmetic), schedule):
                     found.setdefault(str(made), made)
         if len(found) >= count:
             break
@@ -136,20 +138,22 @@ def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, co
 
 @lru_cache(maxsize=64)
 def _ranked_early(
-    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int, by_arithmetic: bool
 ) -> tuple[list[KernelSchedule], Array]:
     """The first of the ranked schedules, letting the next kernel start early, with their bytes of shared memory."""
     known = dict(sizes)
-    some = [replace(s, hand_over=Early()) for s in islice(ranked(m, known, target, split), BESIDE_POOL)]
+    best = islice(ranked(m, known, target, split, by_arithmetic), BESIDE_POOL)
+    some = [replace(s, hand_over=Early()) for s in best]
     return some, cost.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
 
 
-def _beside_next(graph: MuGraph, schedule: Schedule, target: Target) -> Iterator[Schedule]:
+def _beside_next(graph: MuGraph, schedule: Schedule, target: Target, by_arithmetic: bool) -> Iterator[Schedule]:
     """Faster schedules in which a kernel that may run beside the next one leaves room for it: a few, with other blocks
     each."""
     by_name, sizes = models(graph), chunk_sizes(graph, schedule)
     for name, behind in pairs(graph) if target.overlaps else ():
-        some, shared = _ranked_early(by_name[name], tuple(sizes.items()), target, schedule.kernels[name].split)
+        own = schedule.kernels[name]
+        some, shared = _ranked_early(by_name[name], tuple(sizes.items()), target, own.split, by_arithmetic)
         other = predicted(by_name[behind], schedule.kernels[behind], sizes, target).shared_bytes
         small: dict[tuple[int, ...], KernelSchedule] = {}
         for x, room in zip(some, fits(shared, other, target), strict=True):
@@ -202,6 +206,7 @@ def complete(
     graph: MuGraph,
     target: Target,
     given: Mapping[str, KernelSchedule],
+    by_arithmetic: bool = False,
 ) -> Schedule | None:
     """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
 
@@ -219,7 +224,7 @@ def complete(
         chunks = sizes.get(k.chunk) if k.split is not None else None
         s = given.get(k.name)
         if s is None:
-            s = _best(m, tuple(sizes.items()), target, chunks)
+            s = _best(m, tuple(sizes.items()), target, chunks, by_arithmetic)
             if s is None:
                 return None
         elif chunks is not None and s.split != chunks:
