@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
-cuTensorMapEncodeTiled). And of where a box begins along that axis: one of 8 x 64 elements of float16 in a tensor of
-64 x 64 that begins at -1, 1 or 2 is an illegal instruction on an H200, and none that begins at -8, 0, 8 or 16."""
+cuTensorMapEncodeTiled). And of where a box begins along that axis: on an H200, boxes of 8 to 64 elements of float16, or
+of 4 to 32 of float32, that begin elsewhere are an illegal instruction."""
 MAX_BOX = 256
 """Elements of a box along one axis (the same)."""
 MAX_RANK = 5

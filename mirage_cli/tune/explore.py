@@ -31,8 +31,8 @@ FEW = 12
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
 """So many timings, or this part of the budget, come before the first judgement."""
 SECURED = 3
-"""Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong with
-float32 multiplied on the matrix units."""
+"""Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong
+with float32 multiplied on the matrix units."""
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 BELIEVED = 0.8

@@ -13,11 +13,9 @@ SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
 SUMS = (*MATRIX_PRODUCTS, torch.ops.aten.sum)
-JUMPS = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")
-)
-"""Functions that jump between numbers which rounding tells apart."""
+STEPS = frozenset(getattr(torch.ops.aten, name) for name in ("floor", "ceil", "round", "trunc", "sign", "floor_divide"))
+JUMPS = STEPS | {torch.ops.aten.frac, torch.ops.aten.remainder, torch.ops.aten.fmod}
+"""Functions that jump between numbers which rounding tells apart; steps are constant between jumps."""
 EXACT = JUMPS | frozenset(
     getattr(torch.ops.aten, name)
     for name in (
@@ -27,6 +25,32 @@ EXACT = JUMPS | frozenset(
     )
 )  # fmt: skip
 """Functions that choose among their arguments' elements, and those of whole results: they round nothing."""
+
+
+def is_decision(func: Any, args: Any, x: Any) -> bool:
+    """Whether the elements of what a function makes of float64 are decisions, such as masks, positions and steps."""
+    if not (isinstance(x, torch.Tensor) and any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args)):
+        return False
+    return not x.is_floating_point() or x.itemsize == 1 or func.overloadpacket in STEPS
+
+
+class RecordDecisions(TorchDispatchMode):
+    """Keeps the decisions of an evaluation, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[torch.Tensor] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of `RoundEveryResult`."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        some = result if isinstance(result, tuple | list) else (result,)
+        self.made += [x for x in some if is_decision(func, args, x)]
+        return result
 
 
 class RoundEveryResult(TorchDispatchMode):
@@ -43,13 +67,23 @@ class RoundEveryResult(TorchDispatchMode):
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
     least: all results are multiples of it.
     jumped: whether one of JUMPS was among the operations, or a rounding to float8.
+    made: what operations that decide return in their order, in place of what rounding decides; none does yet where it
+    is empty. decided: whether there were such operations.
     exact: functions whose results stay as they are.
     """
 
     exact: frozenset[Any] = frozenset()
 
-    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0, least: float = 0.0) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        summing: bool = False,
+        seed: int = 0,
+        least: float = 0.0,
+        made: Sequence[torch.Tensor] = (),
+    ) -> None:
         super().__init__()
+        self.made, self.decided = iter(made), False
         self.unit, self.least = torch.finfo(dtype).eps, least
         self.by_chance = summing or seed > 0
         self.jumped = False
@@ -73,8 +107,15 @@ class RoundEveryResult(TorchDispatchMode):
         if func.is_view or func.overloadpacket in self.exact:
             return result
         if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need
-            return type(result)(self.rounded(x) for x in result)
-        return self.rounded(result)
+            return type(result)(self.settled(func, args, x) for x in result)
+        return self.settled(func, args, result)
+
+    def settled(self, func: Any, args: Any, x: Any) -> Any:
+        """A decision, as it was made before; anything else rounded."""
+        if not is_decision(func, args, x):
+            return self.rounded(x)
+        self.decided = True
+        return next(self.made, x)
 
     def rounded(self, result: Any) -> Any:
         """A tensor of float64, rounded; anything else as it is."""

@@ -15,7 +15,13 @@ import torch
 
 from mirage_cli.verify.decided import MANY, ROUNDS, Decisions, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
-from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
+from mirage_cli.verify.rounding import (
+    MoveEveryResult,
+    RangeOfEveryResult,
+    RecordDecisions,
+    RoundEveryResult,
+    in_float64,
+)
 from mirage_cli.verify.rows import row_axis
 
 DRAWS = 8
@@ -136,6 +142,13 @@ decisions how many times as much (`MoveEveryResult`)."""
 
 Known = dict[tuple[int, object], "Error"]
 """By output: the errors of eager and of evaluations with rounding on one draw of inputs, which no candidate changes."""
+
+
+@dataclass(frozen=True)
+class Undecided(Error):
+    """An error but for elements that rest on decisions. decided: how many these are."""
+
+    decided: int = 0
 
 
 def measured(y: torch.Tensor, i: int, pieces: Sequence[Piece]) -> Measured:
@@ -382,6 +395,7 @@ class Reference:
         """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type.
 
         Inputs are moved then, but in front of a jump: a kernel is given 2.5 itself, and is to round it as eager does.
+        Decisions are float64's: where rounding decides otherwise, it is off by more than it is anywhere else.
         times: for decisions, of inputs as they are: as of `MoveEveryResult`; or 0 to round each result in the type's
         range, by which numbers that are near each other become equal, and so do those that are near 0.
         """
@@ -392,12 +406,14 @@ class Reference:
             moved = MoveEveryResult(precision, summing, seed, times) if times else None
             with moved or RoundEveryResult(precision, summing, seed, least):
                 return self.evaluated(function, in_float64(given))
-        mode = RoundEveryResult(dtype or self.precision, dtype is not None, seed)
-        with mode:
-            result = self.evaluated(function, in_float64(given, dtype, seed))
-        if dtype and mode.jumped:
-            with RoundEveryResult(dtype, True, seed):
-                result = self.evaluated(self.stepwise, in_float64(given))
+        how, moved = (dtype or self.precision, dtype is not None, seed), in_float64(given, dtype, seed)
+        with RoundEveryResult(*how) as mode:
+            result = self.evaluated(function, moved)
+        if mode.decided or mode.jumped:
+            with RecordDecisions() as exact:
+                self.evaluated(function, in_float64(given))
+            with RoundEveryResult(*how, made=exact.made):
+                result = self.evaluated(function, in_float64(given) if mode.jumped else moved)
         return result
 
     def ranged(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
@@ -455,34 +471,58 @@ class _Output:
     def judged(self, name: str, tolerance: float, terms: int) -> Judgement:
         result = coarser(self.y.dtype, self.eager.dtype)
         mine, (eagers, of_result) = self.compared(result)
-        yardstick = eagers.larger(unavoidable(result, of_result, terms))
+        least = unavoidable(result, of_result, terms)
+        if mine.error.over(least) > tolerance and eagers.over(least) > tolerance:
+            eagers = self.eagers_undecided(eagers, least, tolerance)
+        yardstick = eagers.larger(least)
         for seed in range(DRAWS if math.isfinite(mine.error.norm) else 0):  # rounding excuses no infinite error
             if mine.error.over(yardstick) <= tolerance:
                 break
             yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
-        allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
+        allowed = scaled(tolerance, yardstick)
         if mine.error.over(allowed) > 1 and mine.finite:
-            mine = self.without_decided(mine, allowed, tolerance)
+            few = 2 * eagers.decided if isinstance(eagers, Undecided) else 0
+            mine, _ = self.without_decided(self.y, mine, allowed, tolerance, few)
         wrong, excused = self.overflow(mine, allowed)
         return Judgement(name, mine.error, eagers, allowed, wrong, excused)
 
-    def without_decided(self, found: Measured, allowed: Error, tolerance: float) -> Measured:
-        """The error of all but the elements that rest on what rounding decides, where those are few."""
-        off = Decisions(self.y.shape, self.pieces[0].cut.outputs[self.i] if self.pieces[0].cut else 0, self.y.dtype)
+    def eagers_undecided(self, eagers: Error, least: Error, tolerance: float) -> Error:
+        """Eager's error, where it is larger than rounding explains, but for elements that it decides otherwise than
+        float64: their error is no measure of the others'."""
+        key = self.i, "undecided"
+        if key not in self.known:
+            self.known[key] = eagers
+            rounding = least.larger(self.rounding(None, 0)).larger(self.rounding(torch.float32, 0))
+            if rounding.row < eagers.row < math.inf and eagers.over(rounding) > tolerance:
+                y, found = self.eager.to(self.y.dtype), measured(self.y, self.i, self.pieces)
+                for _, _, e, part in self.parts():
+                    found.add(e, part, functools.partial(both_finite, e, part.ref))
+                if found.finite:
+                    left, decided = self.without_decided(y, found, scaled(tolerance, rounding), tolerance)
+                    self.known[key] = Undecided(left.error.norm, left.error.row, decided)
+        return self.known[key]
+
+    def without_decided(
+        self, y: torch.Tensor, found: Measured, allowed: Error, tolerance: float, few: int = 0
+    ) -> tuple[Measured, int]:
+        """The error of all but the elements that rest on what rounding decides, where those are few, and how many those
+        are. few: so many are, in any case."""
+        off = Decisions(y.shape, self.pieces[0].cut.outputs[self.i] if self.pieces[0].cut else 0, y.dtype)
         for piece in self.pieces:
             ref = self.exact(piece)[self.i]
-            off.add(piece.output(self.y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
-        if not 0 < len(off.at) <= min(max(MANY, SELDOM * off.count), off.count / 2):
-            return found
+            off.add(piece.output(y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
+        if not 0 < len(off.at) <= min(max(MANY, SELDOM * off.count, few), off.count / 2):
+            return found, 0
         explain(off, self.i, self.anew, self.pieces, tolerance, ROUNDS[:SOME])
         if not bool(off.explained.any()):
-            return found
-        decided = torch.zeros(self.y.shape, dtype=torch.bool, device=self.y.device)
+            return found, 0
+        decided = torch.zeros(y.shape, dtype=torch.bool, device=y.device)
         decided.view(-1)[off.at[off.explained]] = True
-        left = measured(self.y, self.i, self.pieces)
-        for piece, y, _, part in self.parts():
-            left.add(torch.where(piece.output(decided, self.i), part.ref.to(y.dtype), y), part)
-        return left
+        left = measured(y, self.i, self.pieces)
+        for piece, _, _, part in self.parts():
+            mine = piece.output(y, self.i)
+            left.add(torch.where(piece.output(decided, self.i), part.ref.to(y.dtype), mine), part)
+        return left, int(off.explained.sum())
 
     def compared(self, result: torch.dtype) -> tuple[Measured, tuple[Error, Error]]:
         """The output, with eager's error and that of the exact output in this type, which are the same for every
@@ -561,6 +601,10 @@ class _Output:
         if piece.cut and piece.positions:
             at[piece.cut.outputs[self.i]] += piece.positions[0]
         return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
+
+
+def scaled(factor: float, error: Error) -> Error:
+    return Error(factor * error.norm, factor * error.row)
 
 
 def stored(ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

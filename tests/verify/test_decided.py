@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.decided import decided, held
+from mirage_cli.verify.float64 import evaluated
 from mirage_cli.verify.numeric import NumericVerdict, judge
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import UNTOLD, Cut, Piece, judge_outputs
+from mirage_cli.verify.yardstick import UNTOLD, Cut, Piece, Reference, judge_outputs
 
 Tensors = list[torch.Tensor]
 
@@ -293,6 +295,49 @@ def test_a_few_elements_may_rest_on_decisions() -> None:
     assert problem(changed((40, 4, 0.0)))
     assert problem(decided * (1 + 1e-5))
     assert problem(torch.where(torch.arange(640).reshape(64, 10) % 8 == 0, 5.0, ref))
+
+
+NEAREST = """
+name: nearest
+dims: {n: 512, k: 16, d: 8}
+dtype: float32
+inputs: {X: [n, d], C: [k, d]}
+program: |
+  D = sum(square(C), d) - 2 * dot(X, C, d)
+  A = min(where(D == min(D, k), index(k), k), k)
+  O = sum(where(A == index(k), C, 0), k)
+outputs: {O: [n, d]}
+"""
+
+
+def test_where_eager_decides_otherwise_it_allows_no_error_elsewhere() -> None:
+    """The centre that is nearest to each point, of which eight lie between two. There eager may take the other one, and
+    so may a kernel: by as much, no other element may be off."""
+    program = parse_spec(NEAREST).at()
+    scope: dict[str, Callable[..., torch.Tensor]] = {"torch": torch}  # type: ignore[dict-item]
+    exec(torch_source(program), scope)
+    eager = scope["reference"]
+    g = torch.Generator().manual_seed(0)
+    x, c = torch.randn(512, 8, generator=g), torch.randn(16, 8, generator=g)
+    d = (c[:, None] - c).square().sum(2) + 1e9 * torch.eye(16)
+    near = d.argmin(1)[:8]  # between a centre and the one that is nearest to it there is no third
+    x[:8] = (c[:8] + c[near]) / 2
+    mine, exact = eager(x, c), eager(x.double(), c.double())
+    assert 1 <= int((mine - exact).abs().amax(1).gt(0.1).sum()) <= 8, "eager decides otherwise"
+    reference = Reference(eager, lambda *t: evaluated(program, lower(program), t), torch.float32)
+
+    def problem(y: torch.Tensor) -> str | None:
+        return reference.judge("normal", [x, c], [y], 4, overflow_like_eager=False, terms=8).problem
+
+    def changed(row: int, by: float) -> torch.Tensor:
+        y = mine.clone()
+        y[row, 3] += by
+        return y
+
+    assert problem(mine) is problem(exact.float()) is problem(changed(100, 1e-7)) is None
+    assert problem(changed(100, 0.5))
+    assert problem(changed(100, 1e-4))
+    assert problem(changed(0, 9.0))
 
 
 def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
