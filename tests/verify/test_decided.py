@@ -15,6 +15,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.decided import decided, held
 from mirage_cli.verify.float64 import evaluated
 from mirage_cli.verify.numeric import NumericVerdict, judge
+from mirage_cli.verify.rounding import RecordDecisions, RoundEveryResult
 from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import UNTOLD, Cut, Piece, Reference, judge_outputs
 
@@ -338,6 +339,40 @@ def test_where_eager_decides_otherwise_it_allows_no_error_elsewhere() -> None:
     assert problem(changed(100, 0.5))
     assert problem(changed(100, 1e-4))
     assert problem(changed(0, 9.0))
+
+
+def test_a_kernel_may_decide_twice_as_many_elements_otherwise_as_eager() -> None:
+    """Of 6,400, a 64th is 100. Eager decides 90 otherwise in one way, and the evaluations in another."""
+    ref = torch.linspace(1, 2, 6400, dtype=torch.float64).reshape(64, 100)
+
+    def otherwise(count: int) -> torch.Tensor:
+        return torch.where(torch.arange(6400).reshape(64, 100) < count, 5.0, ref)
+
+    def rounded(_: Piece, __: object, seed: int, times: float | None) -> Tensors:
+        return [otherwise(400) if times and seed % 2 else ref * (1 + 1e-7)]
+
+    def right(count: int, by_eager: int) -> bool:
+        y, eager = otherwise(count).float(), otherwise(by_eager).float()
+        return judge_outputs("normal", [y], lambda _: [ref], [eager], rounded, 4, False).problem is None
+
+    assert right(90, 0) and not right(150, 0)
+    assert right(150, 90) and not right(200, 90)
+
+
+@pytest.mark.parametrize("function", [lambda x: (x > 0.5) * x, torch.round, lambda x: x.argmax(0).double() + x[0]])
+def test_evaluations_with_rounding_decide_as_float64_does(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Of 100 elements just beside a threshold, rounding to float16 decides some otherwise, and is off by 1e-3 at most
+    where float64's decisions stand."""
+    x = 0.5 + 1e-9 * torch.linspace(-1, 1, 100).double().roll(50)
+    exact = function(x)
+    with RoundEveryResult(torch.float16, True, 1) as mode:
+        assert (function(x * 1) - exact).abs().max() > 0.4
+    assert mode.decided
+    with RecordDecisions() as decisions:
+        function(x * 1)
+    with RoundEveryResult(torch.float16, True, 1, made=decisions.made):
+        found = function(x * 1)
+    assert 0 <= (found - exact).abs().max() <= 1e-2
 
 
 def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
