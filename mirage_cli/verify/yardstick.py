@@ -32,6 +32,8 @@ SELDOM = 1 / 64
 one, half."""
 
 
+MUCH = 4.0
+"""How many times as large an error is that rounding does not make where it decides nothing."""
 SOME = 2
 """Rounds of evaluations in which elements that rest on decisions are looked for. Most outputs that are wrong have
 none."""
@@ -135,6 +137,8 @@ def step_of(cut: Cut) -> int:
 
 Exact = Callable[[Piece], Sequence[torch.Tensor]]
 """The outputs in float64 for a piece of the inputs."""
+AS_DECIDED = math.inf
+"""For evaluations with rounding that make float64's decisions."""
 Rounded = Callable[[Piece, torch.dtype | None, int, float | None], Sequence[torch.Tensor]]
 """The same with rounding (None: eager's, to the program's type; else the definition's, to this type), a seed, and for
 decisions how many times as much (`MoveEveryResult`)."""
@@ -395,11 +399,12 @@ class Reference:
         """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type.
 
         Inputs are moved then, but in front of a jump: a kernel is given 2.5 itself, and is to round it as eager does.
-        Decisions are float64's: where rounding decides otherwise, it is off by more than it is anywhere else.
         times: for decisions, of inputs as they are: as of `MoveEveryResult`; or 0 to round each result in the type's
-        range, by which numbers that are near each other become equal, and so do those that are near 0.
+        range, by which numbers that are near each other become equal, and so do those that are near 0; or `AS_DECIDED`.
         """
         given, function = piece.inputs(inputs), self.stepwise if dtype else self.eager
+        if times == AS_DECIDED:
+            return self.rounded_as_decided(given, dtype, seed)
         if times is not None:
             precision, summing = dtype or self.precision, dtype is not None
             least = torch.finfo(precision).tiny * (1 if seed % 2 else torch.finfo(precision).eps)  # may be flushed to 0
@@ -409,12 +414,20 @@ class Reference:
         how, moved = (dtype or self.precision, dtype is not None, seed), in_float64(given, dtype, seed)
         with RoundEveryResult(*how) as mode:
             result = self.evaluated(function, moved)
-        if mode.decided or mode.jumped:
-            with RecordDecisions() as exact:
-                self.evaluated(function, in_float64(given))
-            with RoundEveryResult(*how, made=exact.made):
-                result = self.evaluated(function, in_float64(given) if mode.jumped else moved)
+        if dtype and mode.jumped:
+            with RoundEveryResult(*how):
+                result = self.evaluated(function, in_float64(given))
         return result
+
+    def rounded_as_decided(
+        self, given: Sequence[torch.Tensor], dtype: torch.dtype | None, seed: int
+    ) -> list[torch.Tensor]:
+        """The same with float64's decisions; where there are none, what it is without."""
+        function = self.stepwise if dtype else self.eager
+        with RecordDecisions() as exact:
+            self.evaluated(function, in_float64(given))
+        with RoundEveryResult(dtype or self.precision, dtype is not None, seed, made=exact.made):
+            return self.evaluated(function, in_float64(given, dtype, seed))
 
     def ranged(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
         """Its definition in float64, with the infinities and NaN that float32's range may make of it."""
@@ -511,7 +524,7 @@ class _Output:
         for piece in self.pieces:
             ref = self.exact(piece)[self.i]
             off.add(piece.output(y, self.i), ref, piece.positions, allowed.row * found.row_sizes(ref))
-        if not 0 < len(off.at) <= min(max(MANY, SELDOM * off.count, few), off.count / 2):
+        if not 0 < len(off.at) <= most_decided(off.count, few):
             return found, 0
         explain(off, self.i, self.anew, self.pieces, tolerance, ROUNDS[:SOME])
         if not bool(off.explained.any()):
@@ -562,12 +575,30 @@ class _Output:
         return self.known[key]
 
     def evaluated(self, dtype: torch.dtype | None, seed: int) -> Error:
+        """Where float64's decisions make it much smaller, and few elements are off by more than that, the others'."""
+        found = self.evaluation(dtype, seed, None)
+        unit = Error(*[torch.finfo(coarser(self.y.dtype, self.eager.dtype)).eps] * 2)
+        if not found.finite or found.error.over(unit) <= MUCH:
+            return found.error
+        most = self.evaluation(dtype, seed, AS_DECIDED).error
+        if found.error.over(most) <= MUCH:
+            return found.error
+        left, off, count = measured(self.y, self.i, self.pieces), 0, 0
+        for piece in self.pieces:
+            part = Part.of(self.exact(piece)[self.i], found.row_axis)
+            x = self.rounded(piece, dtype, seed, None)[self.i].to(self.y.dtype)
+            decided = (x.double() - part.ref).abs() > MUCH * most.row * found.row_sizes(part.ref)
+            left.add(torch.where(decided, part.ref.to(x.dtype), x), part)
+            off, count = off + int(decided.sum()), count + x.numel()
+        return left.error if off <= most_decided(count) else found.error
+
+    def evaluation(self, dtype: torch.dtype | None, seed: int, times: float | None) -> Measured:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed, None)[self.i]
+            x = self.rounded(piece, dtype, seed, times)[self.i]
             found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
-        return found.error
+        return found
 
     def counted(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         """The places that are not excused."""
@@ -601,6 +632,11 @@ class _Output:
         if piece.cut and piece.positions:
             at[piece.cut.outputs[self.i]] += piece.positions[0]
         return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
+
+
+def most_decided(count: int, few: int = 0) -> float:
+    """Of so many elements, those that may rest on decisions. few: so many, if that is more than a few."""
+    return min(max(MANY, SELDOM * count, few), count / 2)
 
 
 def scaled(factor: float, error: Error) -> Error:

@@ -1268,8 +1268,12 @@ def test_the_best_may_be_a_schedule_that_the_cost_model_has_no_room_for() -> Non
     large = Schedule({"k0": replace(start.kernels["k0"], tiles=(("m", 128), ("k", 256), ("n", 256)), stages=6)})
     assert total_us(golden("gated_mlp"), large, H200) == math.inf
     proposals = Proposals({"g": golden("gated_mlp")}, H200, Trials(), seed=0)
-    assert proposals.shares("g", [Trial("g", large, "")]) == []
-    assert proposals.shares("g", [Trial("g", start, "")]) == proposals.shares("g", []) == [1.0]
+
+    def shares(*trials: Trial) -> list[float]:
+        return proposals.shares("g", trials, lambda *_: False)
+
+    assert shares(Trial("g", large, "")) == []
+    assert shares(Trial("g", start, "")) == shares() == [1.0]
 
 
 def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> None:
