@@ -97,6 +97,20 @@ def _renamed(step: Costed, names: Mapping[str, str]) -> Costed:
     return replace(step, implementation=replace(x, kernels=kernels, scratch=scratch), schedules=schedules)
 
 
+def stores_floats_as_integers(graph: MuGraph) -> bool:
+    """Whether a kernel computes by an operator of floats what its buffer holds as integers: a sum of products of
+    integers as a product, which rounds beyond 2^24."""
+    whole = {t.name for t in (*graph.outputs, *graph.buffers) if tensor_type(t) == "int"}
+    return any(
+        e.type == "float"
+        for k in graph.kernels
+        for s in k.stores
+        if s.buffer in whole
+        for e in k.body
+        if e.out == s.value
+    )
+
+
 class Assembly:
     """Puts μGraphs of a decomposition's program together."""
 
@@ -113,7 +127,9 @@ class Assembly:
     def exact_candidate(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps, unless it would be less exact than the program."""
         made = self.assemble(steps)
-        return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
+        if made is None or stores_floats_as_integers(made.graph):
+            return None
+        return None if summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
     def assemble(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps in order. None where a step reads what only a later one writes, or an output
