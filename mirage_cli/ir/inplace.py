@@ -89,9 +89,10 @@ def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct
 
 def _cut(k: Kernel, x: Load, s: Store) -> tuple[str, ...] | None:
     """The axes that are cut over the instances for which it matters what `x` reads; None where `s` has instances of
-    its own. Where `s` alone stores what is made of it, others than those that do so may read what they like."""
-    readers = [t for t in k.stores if x in only(k, frozenset({t})).loads]
-    if readers == [s]:
-        return only(k, frozenset({s})).with_role("grid", "split")
+    its own. Where what is made of it is stored by the instances that store `s`, and by no others, these may read what
+    they like."""
+    makers = [only(k, frozenset({t})) for t in k.stores if t == s or x in only(k, frozenset({t})).loads]
+    if len({(frozenset(m.with_role("grid")), frozenset(m.with_role("split"))) for m in makers}) == 1:
+        return makers[0].with_role("grid", "split")
     grid = k.with_role("grid")
     return k.with_role("grid", "split") if len(beside(k, grid)) == 1 else None

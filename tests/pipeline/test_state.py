@@ -91,6 +91,14 @@ IN_TIME = {
         "O = dot(Q, S, k); S[b, k, v] = S * W",
         "S: {inout: S}; O: [b, v]",
     ),
+    "pairs of two tensors": program(
+        "t: 5, h: 33, g: 3, r: 4, d: 8",
+        "Q: [t, h, d]; K: [t, g, d]; C: [t, r]; S: [t, r]",
+        "a = Q[t, h, 2*r]; b = Q[t, h, 2*r + 1]; c = K[t, g, r]; e = K[t, g, r + 4];"
+        "Q[t, h, 2*r] = a * C - b * S; Q[t, h, 2*r + 1] = b * C + a * S;"
+        "K[t, g, r] = c * C - e * S; K[t, g, r + 4] = e * C + c * S",
+        "Q: {inout: Q}; K: {inout: K}",
+    ),
 }
 BY_A_COPY = {
     "a shift of a long axis": program("n: 4099", "X: [n]; Y: [n]", "X[n] = X[n - 1] + Y", "X: {inout: X}"),
