@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
@@ -14,7 +15,10 @@ from mirage_cli.search import greedy
 from mirage_cli.search.expand import axes_of, fresh_name, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
+from mirage_cli.search.work import model
+from mirage_cli.target.gpus import Target
 
 REPEATED = 64
 """The most elements of a block along an axis that only an output has, along which it repeats itself."""
@@ -73,6 +77,17 @@ class Buffers:
 def scratch_key(buffer: str, n: int) -> str:
     """Two steps may name their scratch alike: step n's is another buffer."""
     return f"{buffer}#{n}"
+
+
+def best_with(
+    g: MuGraph, k: Kernel, sizes: Mapping[str, int], target: Target, s: KernelSchedule
+) -> tuple[float, KernelSchedule]:
+    """The least predicted time of a kernel of a μGraph with as many chunks as `s` has. Raises InexpressibleError."""
+    work = model(k, g.element_bytes, g.exact()[k.name], g.inputs)
+    found = best_schedule(work, sizes, target, s.split if k.split else None)
+    if found is None:
+        raise InexpressibleError("blocks too large")
+    return found
 
 
 def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Costed, ...]:
