@@ -28,7 +28,8 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 
 MAX_CLASSES = 400
-"""Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
+"""Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none computes
+the class: a read at other places has it from memory)."""
 
 
 def decompose(
@@ -71,8 +72,8 @@ def decompose(
                 d.cuts["what decisions are made of"] += 1
         elif not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
             nodes = [*nodes, *_algebra_nodes(d, form, nodes)]
-        elif not nodes:
-            nodes = [*islice(_algebra_nodes(d, form, []), 1)]
+        elif not nodes or (not own_algebra_only and all(n.moved for n in nodes) and not deadline()):
+            nodes = [*nodes, *islice(_algebra_nodes(d, form, nodes), 1)]
         d.nodes[form] = _writable_nodes(d, form, nodes)
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]

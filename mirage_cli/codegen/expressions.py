@@ -370,6 +370,8 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> Expr:
 
 
 def _precision(k: ScheduledKernel, m: Matrices, types: tuple[str, str]) -> nodes.Precision:
+    if types[0] == "int8":
+        return "int8"
     if {*types} <= FLOAT8:
         return FLOAT8_TERMS[k.graph.dtype]
     if len({*types}) == 2:
@@ -404,7 +406,7 @@ def ends_in_iteration(s: Scope, e: Eqn, x: nodes.Dot) -> bool:
     k = s.scheduled
     loop = next((x for x in k.placement.loops if any(step.out == e.out for step in x.steps)), None)
     m = matrices(k, e)
-    if loop is None or x.precision == "ieee" or not of_warpgroups(k, m):
+    if loop is None or x.precision in ("ieee", "int8") or not of_warpgroups(k, m):
         return False
     if specialized(k.graph, k.kernel, k.schedule, k.sizes):
         return False

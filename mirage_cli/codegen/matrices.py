@@ -9,12 +9,12 @@ from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Axes, merged
 from mirage_cli.ir.program import HALVES, Eqn, promoted
 from mirage_cli.ir.schedule import (
+    MIN_BYTES_DEPTH,
     MIN_DOT,
-    MIN_FLOAT8_DEPTH,
     WARPGROUP,
     WARPGROUP_ROWS,
+    bytes_taken,
     multiplied_as,
-    takes_float8,
 )
 
 
@@ -58,14 +58,17 @@ def matrices(k: ScheduledKernel, e: Eqn) -> Matrices:
 
 
 def operand_types(k: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
-    """The types in which the matrix units take the operands: as they are stored, where both are of float8, and where
-    one is of float32, which is multiplied in parts."""
+    """The types in which the matrix units take the operands: as they are stored, where both are of float8 or both of
+    int8, and where one is of float32, which is multiplied in parts."""
+    kind = bytes_taken(e, k.loads, k.tensors, k.eqns) if k.elements(m.middle) >= MIN_BYTES_DEPTH else None
+    if kind == "int8":
+        return "int8", "int8"
     if k.float32_products & {m.left, m.right}:
         left, right = ("float32" if v in k.float32_products else multiplied_as(k.type_of(v)) for v in (m.left, m.right))
         return (left, right) if k.schedule.tf32x3 else ("float32", "float32")
     kinds = (k.type_of(v) for v in (m.left, m.right))
     small = promoted((t if t in HALVES else k.graph.dtype for t in kinds), k.graph.dtype)
-    if takes_float8(e, k.loads, k.tensors, k.eqns) and k.elements(m.middle) >= MIN_FLOAT8_DEPTH:
+    if kind is not None:
         return k.type_of(m.left), k.type_of(m.right)
     return small, small
 

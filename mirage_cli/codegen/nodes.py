@@ -684,14 +684,15 @@ class InParts:
     part: OneOf["bfloat16", "tf32"]
 
 
-Precision: TypeAlias = OneOf["tf32x3", "tf32", "ieee"] | InParts | int | None
+Precision: TypeAlias = OneOf["tf32x3", "tf32", "ieee", "int8"] | InParts | int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named, or
     to another product.
-    precision: of float32; of float8, how many terms the matrix units may add up before float32 does."""
+    precision: of float32; of float8, how many terms the matrix units may add up before float32 does; int8, whose
+    products are added up as integers of 32 bits, exactly, before float32 takes them."""
 
     left: Expr
     right: Expr

@@ -568,6 +568,9 @@ def _dot(x: nodes.Dot, names: Names) -> str:
     if isinstance(x.precision, nodes.InParts):
         side, part = x.precision.side, x.precision.part
         return " + ".join([*added, f"dot_in_{part}({_expr(x.left, names)}, {_expr(x.right, names)}, {side})"])
+    if x.precision == "int8":
+        product = f"tl.dot({_expr(x.left, names)}, {_expr(x.right, names)}, out_dtype=tl.int32)"
+        return " + ".join([*added, f"{product}.to(tl.float32)"])
     precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 

@@ -260,6 +260,24 @@ def _tells(i: Index, told: Collection[Atom], sizes: Mapping[str, int]) -> bool:
     return True
 
 
+def told_by_steps(i: Index, j: Index, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes whose positions are equal wherever two indices are: 128*h + d and 128*h + 2*r tell h, since neither d
+    nor 2*r reaches 128."""
+    if not (i.affine and j.affine):
+        return ()
+    both = [x for x in i.terms if x in j.terms]
+    (low, high), (least, most) = (
+        combined(y.offset, ((atom_index(a), c) for a, c in y.terms if (a, c) not in both)).bounds(sizes) for y in (i, j)
+    )
+    reach, told = max(high - least, most - low), list[str]()
+    for d, c in sorted(both, key=lambda x: abs(x[1])):
+        assert isinstance(d, str), "an affine index"
+        if abs(c) > reach:
+            told.append(d)
+        reach += abs(c) * (sizes[d] - 1)
+    return tuple(told)
+
+
 def _is_told(a: Atom, told: Collection[Atom]) -> bool:
     """Whether an atom is known, by itself or by its axes."""
     return a in told or {*dims_of_atom(a)} <= {*told}

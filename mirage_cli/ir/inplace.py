@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mirage_cli.ir.access import Access, Distinct, dims_of, plain, read_by
 from mirage_cli.ir.beside import beside, only
-from mirage_cli.ir.footprint import apart, untold
+from mirage_cli.ir.footprint import apart, told_by_steps, untold
 from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, distinct_tables
@@ -65,18 +65,12 @@ def overwrites(k: Kernel, s: Store, sizes: Mapping[str, int], distinct: Distinct
 
 def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bool:
     """Whether program instances read by `x`, for what they store, nothing that another one overwrites by `s`, nor what
-    they have overwritten.
-
-    Two positions of an axis read and write different elements where the indices that `x` and `s` have in common tell
-    the axis. All axes that are cut over instances have to be told; and those of the loop that both stand in, where the
-    last read is in no loop in front of it.
+    they have overwritten: no others do (`shared`), and of the loop that both stand in all axes are told, where the last
+    read is in no loop in front of it.
     """
-    common = tuple(i for i, j in zip(x.access, s.access, strict=True) if i == j)
-    several = {d: max(n, 2) for d, n in sizes.items()}  # what a kernel may read is the same at all sizes
-    told = {*dims_of(common)}.difference(untold(common, several, distinct))
-    cut = _cut(k, x, s)
-    if cut is None or not {*cut} <= told:
+    if shared(k, x, s, sizes, distinct) != ():
         return False
+    told = _told(x.access, s.access, sizes, distinct)
     try:
         segments = place(k).segments
     except InexpressibleError:
@@ -87,11 +81,31 @@ def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct
     return last < stored or (last == stored and (not isinstance(segment, Loop) or {*segment.dims} <= told))
 
 
+def shared(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> tuple[str, ...] | None:
+    """The axes of which instances with other positions may overwrite by `s` what one reads by `x`: those that are cut
+    over instances, and that elements do not tell. None where `s` has instances of its own."""
+    cut = _cut(k, x, s)
+    if cut is None:
+        return None
+    told = _told(x.access, s.access, sizes, distinct)
+    return tuple(d for d in cut if d not in told)
+
+
+def _told(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct) -> set[str]:
+    """The axes of which two positions read and write different elements: the indices that both accesses have in common
+    tell them, or the terms that two indices have in common, of steps that the rest of them does not reach."""
+    several = {d: max(n, 2) for d, n in sizes.items()}  # what a kernel may read is the same at all sizes
+    common = tuple(i for i, j in zip(x, y, strict=True) if i == j)
+    told = {*dims_of(common)}.difference(untold(common, several, distinct))
+    return told.union(*(told_by_steps(i, j, several) for i, j in zip(x, y, strict=True)))
+
+
 def _cut(k: Kernel, x: Load, s: Store) -> tuple[str, ...] | None:
     """The axes that are cut over the instances for which it matters what `x` reads; None where `s` has instances of
-    its own. Where `s` alone stores what is made of it, others than those that do so may read what they like."""
-    readers = [t for t in k.stores if x in only(k, frozenset({t})).loads]
-    if readers == [s]:
-        return only(k, frozenset({s})).with_role("grid", "split")
+    its own. Where what is made of it is stored by the instances that store `s`, and by no others, these may read what
+    they like."""
+    makers = [only(k, frozenset({t})) for t in k.stores if t == s or x in only(k, frozenset({t})).loads]
+    if len({(frozenset(m.with_role("grid")), frozenset(m.with_role("split"))) for m in makers}) == 1:
+        return makers[0].with_role("grid", "split")
     grid = k.with_role("grid")
     return k.with_role("grid", "split") if len(beside(k, grid)) == 1 else None

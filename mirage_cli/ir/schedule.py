@@ -339,8 +339,8 @@ MIN_DOT, MIN_COLUMNS = 16, 8
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90). For less
 than MIN_DOT columns Triton has single warps multiply (3.6 and 3.7)."""
-MIN_FLOAT8_DEPTH = 32
-"""Elements that the matrix units sum over at least, of float8 (the same)."""
+MIN_BYTES_DEPTH = 32
+"""Elements that the matrix units sum over at least, of float8 and int8 (the same)."""
 
 
 MAX_LANES = 64
@@ -396,20 +396,25 @@ def multiplied_as(dtype: str) -> str:
     return "bfloat16" if dtype in FLOAT8 else dtype if dtype in HALVES else "float32"
 
 
-def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]) -> bool:
-    """Whether the matrix units may take both operands of a product in float8: as casts make them, or as they are
-    stored, with neighbours along an axis that is summed. Up to sm_90 they take no others, and Triton would turn these
-    byte by byte.
+def bytes_taken(
+    e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor], eqns: Mapping[str, Eqn]
+) -> Literal["float8", "int8"] | None:
+    """As what the matrix units may take both operands of a product where they are bytes: float8, as casts make them or
+    as they are stored, or int8 as it is stored. Neighbours in memory lie along an axis that is summed: up to sm_90 they
+    take no others, and Triton would turn these byte by byte.
 
     loads, tensors, eqns: by the names of values and buffers, as far as they are known.
     """
+    kinds = set[str]()
     for v in e.values:
         if v in eqns and cast_of(eqns[v]) in FLOAT8:
+            kinds.add("float8")
             continue
         t = tensors.get(loads[v].buffer) if v in loads else None
-        if t is None or t.dtype not in FLOAT8 or not {*loads[v].neighbours(t)} & {*e.axes}:
-            return False
-    return True
+        if t is None or not {*loads[v].neighbours(t)} & {*e.axes}:
+            return None
+        kinds.add("float8" if t.dtype in FLOAT8 else t.dtype)
+    return "float8" if kinds == {"float8"} else "int8" if kinds == {"int8"} else None
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:

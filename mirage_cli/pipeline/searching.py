@@ -247,7 +247,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
         best_us = result.candidates[0].predicted_us
         if (other := behind_copies(form, laid, best_us, searched, target.costs.gap_us)) is not None:
             result = beside(result, other)
-    return read_in_time(form, result, searched, target.costs.gap_us)
+    return read_in_time(form, result, searched, target)
 
 
 def verified(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
@@ -14,7 +15,10 @@ from mirage_cli.search import greedy
 from mirage_cli.search.expand import axes_of, fresh_name, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
+from mirage_cli.search.work import model
+from mirage_cli.target.gpus import Target
 
 REPEATED = 64
 """The most elements of a block along an axis that only an output has, along which it repeats itself."""
@@ -75,6 +79,17 @@ def scratch_key(buffer: str, n: int) -> str:
     return f"{buffer}#{n}"
 
 
+def best_with(
+    g: MuGraph, k: Kernel, sizes: Mapping[str, int], target: Target, s: KernelSchedule
+) -> tuple[float, KernelSchedule]:
+    """The least predicted time of a kernel of a μGraph with as many chunks as `s` has. Raises InexpressibleError."""
+    work = model(k, g.element_bytes, g.exact()[k.name], g.inputs)
+    found = best_schedule(work, sizes, target, s.split if k.split else None)
+    if found is None:
+        raise InexpressibleError("blocks too large")
+    return found
+
+
 def with_own_chunks(steps: Iterable[Costed], taken: Collection[str]) -> tuple[Costed, ...]:
     """The steps, each with axes of chunks of its own: those that split the same axis may cut it in other numbers.
     taken: names that no axis of chunks may have."""
@@ -97,6 +112,20 @@ def _renamed(step: Costed, names: Mapping[str, str]) -> Costed:
     return replace(step, implementation=replace(x, kernels=kernels, scratch=scratch), schedules=schedules)
 
 
+def stores_floats_as_integers(graph: MuGraph) -> bool:
+    """Whether a kernel computes by an operator of floats what its buffer holds as integers: a sum of products of
+    integers as a product, which rounds beyond 2^24."""
+    whole = {t.name for t in (*graph.outputs, *graph.buffers) if tensor_type(t) == "int"}
+    return any(
+        e.type == "float"
+        for k in graph.kernels
+        for s in k.stores
+        if s.buffer in whole
+        for e in k.body
+        if e.out == s.value
+    )
+
+
 class Assembly:
     """Puts μGraphs of a decomposition's program together."""
 
@@ -113,7 +142,9 @@ class Assembly:
     def exact_candidate(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps, unless it would be less exact than the program."""
         made = self.assemble(steps)
-        return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
+        if made is None or stores_floats_as_integers(made.graph):
+            return None
+        return None if summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
 
     def assemble(self, steps: tuple[Costed, ...]) -> ScheduledGraph | None:
         """The μGraph of these steps in order. None where a step reads what only a later one writes, or an output

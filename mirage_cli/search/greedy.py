@@ -21,6 +21,8 @@ from mirage_cli.search.roles import Costed
 
 MAX_TOGETHER = 8
 """Classes that one kernel may put into memory, at most; of the exhaustive search only outputs, beyond two."""
+MANY = 60
+"""Kernels as written, beyond which they are not fused one by one from the start: each fusion tries all of them."""
 
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
@@ -91,6 +93,8 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
                 and {*other.implementation.leaves} <= {*own.implementation.leaves}
             ):
                 kernels[targets] = other
+        if len(kernels) > MANY:
+            _changed(kernels, [_without_all(kernels, planner, kernel)], planner.gap_us)
         _fuse(kernels, planner, kernel)
     return _in_order(kernels)
 
@@ -168,6 +172,20 @@ def _in_order(kernels: Kernels) -> Kernels:
 
 Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
 """The cheapest kernel for these classes, with these in memory; None where there is none."""
+
+
+def _without_all(kernels: Kernels, planner: Planner, kernel: Make) -> Change:
+    """Without any intermediate but what is reduced: what reads the others computes them anew."""
+    d, options = planner.d, planner.space.options
+    kept = [t for t in kernels if any(f in d.outputs or any(n.reduces for n in options[f]) for f in t)]
+    memory = frozenset(f for t in kept for f in t)
+
+    def made(targets: tuple[Form, ...]) -> Costed | None:
+        own, other = kernels[targets], kernel(targets, memory)
+        reads = all(d.is_input(f) or f in memory for f in own.implementation.leaves)
+        return own if reads and (other is None or own.us < other.us) else other
+
+    return Change(tuple(kernels), {t: made(t) for t in kept})
 
 
 def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MIN_BYTES_DEPTH, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
@@ -176,7 +176,7 @@ def _of_small_type(x: Launch, within: Sequence[tuple[str, int]]) -> NDArray[np.b
 
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies, or one waits for its products of
-    what it makes of pairs of bytes), where blocks are large enough; float8 has the target's `float8` times that;
+    what it makes of pairs of bytes), where blocks are large enough; bytes have the target's `float8` times that;
     float32 a third of TF32's · `tf32x3`, or `ieee` of the float32 rate, but where its factor stands in front of the
     sum; beside a smaller type, a third of bfloat16's or a half of TF32's. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
@@ -188,7 +188,7 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     grouped = in_warpgroups(warps, rows) & (columns >= MIN_DOT)
     waits = np.where(first, *p.paired)
     together = np.where(grouped & ~waits, 1.0, c.few_warps)
-    eights = (depth >= MIN_FLOAT8_DEPTH) & p.float8
+    eights = (depth >= MIN_BYTES_DEPTH) & p.eights
     fast = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0)
     units, split = fast, x.zero
     if p.single:

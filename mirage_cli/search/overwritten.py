@@ -1,8 +1,12 @@
-"""Inputs that are changed in place, and that a plan would read too late: a last kernel changes them instead.
+"""Inputs that are changed in place, and that a plan would read too late: a last kernel changes them instead, or an
+instance holds whole what others would overwrite.
 
 k0: N[b, k] = .. S ..; store S[b, k] = N          k0: store S_new[b, k] = N
 k1: O[b] = .. S ..                           -->  k1: O[b] = .. S ..
                                                   k2: store S[b, k] = S_new
+
+k0: m:grid r:grid h:tile                          k0: m:grid r:tile h:tile
+    store X[m, 2*r] = X * Σ_h X[m, h]        -->      ..
 """
 
 from __future__ import annotations
@@ -12,16 +16,20 @@ from dataclasses import replace
 from fractions import Fraction
 
 from mirage_cli.ir.access import dims_of, plain
-from mirage_cli.ir.inplace import reread, too_late
+from mirage_cli.ir.inplace import reread, shared, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
-from mirage_cli.search.assembly import ScheduledGraph, concatenated
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.assembly import ScheduledGraph, best_with, concatenated
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
+from mirage_cli.search.work import chunk_sizes
+from mirage_cli.target.gpus import Target
 
 
 def read_in_time(
-    program: Program, result: SearchResult, search: Callable[[Program], SearchResult], gap_us: float
+    program: Program, result: SearchResult, search: Callable[[Program], SearchResult], target: Target
 ) -> SearchResult:
     """What a search has found, every plan in a form that reads inputs before it overwrites them."""
     if not reread(program):
@@ -37,10 +45,37 @@ def read_in_time(
         names = _names(parts, {*g.tensors(), *program.sizes, *program.values()})
         if parts not in known:
             known[parts] = search(_copies(program, names)).candidates[0]
-        return _in_front(c, known[parts], names, gap_us)
+        behind = _in_front(c, known[parts], names, target.costs.gap_us)
+        whole = _held_whole(c, target)
+        return behind if whole is None or whole.predicted_us > behind.predicted_us else whole
 
     found = sorted(map(in_time, result.candidates), key=lambda c: (c.predicted_us, c.id))
     return replace(result, candidates=tuple(found), as_written=in_time(result.as_written))
+
+
+def _held_whole(c: ScheduledGraph, target: Target) -> ScheduledGraph | None:
+    """The plan whose instances hold whole the axes along which others would overwrite what they read; None where that
+    does not help, or blocks are too large for it."""
+    g = c.graph
+    kernels = {k.name: k for k in g.kernels}
+    for late in too_late(g.kernels, g.changed, g.sizes, g.distinct):
+        k = kernels[late.kernel.name]
+        axes = shared(late.kernel, late.load, late.store, g.sizes, g.distinct)
+        if not axes or not {*axes} <= {*late.kernel.with_role("grid")}:
+            return None
+        kernels[k.name] = replace(k, roles=tuple((d, "tile" if d in axes else r) for d, r in k.roles))
+    graph = replace(g, kernels=tuple(kernels.values()))
+    if any(too_late(graph.kernels, g.changed, g.sizes, g.distinct)):
+        return None
+    us, schedules, sizes = c.predicted_us, dict(c.schedule.kernels), chunk_sizes(g, c.schedule)
+    for old in (k for k in g.kernels if kernels[k.name] != k):
+        s = c.schedule.kernels[old.name]
+        try:
+            us_now, schedules[old.name] = best_with(graph, kernels[old.name], sizes, target, s)
+            us += us_now - best_with(g, old, sizes, target, s)[0]
+        except InexpressibleError:
+            return None
+    return ScheduledGraph(graph, Schedule(schedules), us, (*c.shape, "held whole"))
 
 
 def _names(parts: tuple[Part, ...], taken: set[str]) -> dict[Part, str]:

@@ -35,7 +35,7 @@ class Product:
     small_within: tuple[tuple[str, int], ...] | None = None
     """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
-    float8: bool = False
+    eights: bool = False
     """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
     paired: tuple[bool, bool] = (False, False)
     """Whether its left and its right operand are made of bytes that lie side by side along an axis of the result: the
@@ -97,7 +97,7 @@ def product_of(
     accumulates: bool,
     beside: set[str],
     alone: Unscaled | None,
-    float8: bool,
+    eights: bool,
     exact: Collection[str],
     stored: Mapping[str, str],
     paired: Collection[str],
@@ -118,7 +118,7 @@ def product_of(
         (first, second),
         small[0] if first != second else "float32",
         None if alone is None else alone.within,
-        float8,
+        eights,
         (e.args[0] in paired, e.args[1] in paired),
         (lines.get(str(e.args[0])), lines.get(str(e.args[1]))) if first or second else (None, None),
     )

@@ -14,14 +14,12 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import replace
 
 from mirage_cli.ir.access import Index
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role
+from mirage_cli.ir.mugraph import Kernel, Load, Role
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, live_eqns
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.search import work
-from mirage_cli.search.assembly import ScheduledGraph
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.assembly import ScheduledGraph, best_with
 from mirage_cli.search.expand import fresh_name
-from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.target.gpus import Target
@@ -72,25 +70,14 @@ def _without(c: ScheduledGraph, merge: Kernel, target: Target) -> ScheduledGraph
     sizes = chunk_sizes(g, c.schedule)
     us = c.predicted_us - target.costs.gap_us
     try:
-        us -= _best(g, merge, sizes, target, c.schedule.kernels[merge.name])[0]
+        us -= best_with(g, merge, sizes, target, c.schedule.kernels[merge.name])[0]
         for k in readers:
             old = c.schedule.kernels[k.name]
-            us_now, schedules[k.name] = _best(graph, kernels[k.name], sizes, target, old)
-            us += us_now - _best(g, k, sizes, target, old)[0]
+            us_now, schedules[k.name] = best_with(graph, kernels[k.name], sizes, target, old)
+            us += us_now - best_with(g, k, sizes, target, old)[0]
     except InexpressibleError:
         return None
     return ScheduledGraph(graph, Schedule(schedules), us, (*c.shape, "without merges"))
-
-
-def _best(
-    g: MuGraph, k: Kernel, sizes: Mapping[str, int], target: Target, s: KernelSchedule
-) -> tuple[float, KernelSchedule]:
-    """The least predicted time of a kernel with so many chunks. Raises InexpressibleError."""
-    model = work.model(k, g.element_bytes, g.exact()[k.name], g.inputs)
-    found = best_schedule(model, sizes, target, s.split if k.split else None)
-    if found is None:
-        raise InexpressibleError("blocks too large")
-    return found
 
 
 def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) -> Kernel | None:

@@ -16,7 +16,7 @@ from mirage_cli.ir.placement import Loop, Straight, early_loads, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
-from mirage_cli.ir.schedule import Schedule, takes_float8
+from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
@@ -24,6 +24,7 @@ from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
+NO_VALUES = frozenset[str]()
 SCANNED = 8.0
 """Times that a scan combines an element: with the one before in its thread, with other threads and with other warps, of
 which each takes a part of the elements (Triton 3.6)."""
@@ -300,14 +301,20 @@ def _segment(
     apart = {v for x in alone.values() for v in x.scaled}
     eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
     products = [e for e in eqns if e.op == "dot"]
-    eights = {e.out for e in products if takes_float8(e, k.loads, k.small, k.eqns) and not k.exact & {*e.values}}
+    taken = {e.out: bytes_taken(e, k.loads, k.small, k.eqns) for e in products}
+    integers = {e.out for e in products if taken[e.out] == "int8"}
+    eights = integers | {e.out for e in products if taken[e.out] and not k.exact & {*e.values}}
     registers = _in_registers(eqns) | _converted(eqns, eights, k.loads, k.small)
     factors = {out: len(x.scaled) for out, x in alone.items()}
-    blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
+    blocks = [(e.dims, 1.0 + factors.get(e.out, 0)) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
     paired = k.paired(products)
-    known = k.exact, k.stored, paired, k.lines
-    dots = (product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, *known) for e in products)
+
+    def dot(e: Eqn) -> Product:
+        exact = NO_VALUES if e.out in integers else k.exact
+        known = exact, k.stored, paired, k.lines
+        return product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, *known)
+
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
@@ -321,7 +328,7 @@ def _segment(
         loop.dims if loop else (),
         tuple(map(k.read, read)),
         tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
-        tuple(Counter(dots).items()),
+        tuple(Counter(map(dot, products)).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),

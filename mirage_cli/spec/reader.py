@@ -351,12 +351,13 @@ class _Reader(Document):
         return self.multiplied(found)
 
     def any_size(self, key: yaml.ScalarNode, node: yaml.Node) -> int | None:
-        """The size of an axis: a number, one to tune for, or 0 for a product, which follows from the others."""
+        """The size of an axis: a number, one to tune for, or 0 for a product, which follows from the others. An axis
+        alone is a product of one."""
         name = str(key.value)
         if isinstance(node, yaml.MappingNode):
             return self.range(key, node)
         factors = str(node.value).split("*") if isinstance(node, yaml.ScalarNode) and not node.style else []
-        if len(factors) < 2:
+        if len(factors) < 2 and not is_identifier("".join(factors)):
             return self.size(node, name)
         self.products[name] = tuple(x.strip() for x in factors)
         return 0
@@ -374,6 +375,8 @@ class _Reader(Document):
                 if x not in sizes and not _number(x):
                     named = x and not x.isdecimal()
                     form = "a product is of axes and positive numbers, such as 3*h*d"
+                    if x == str(value.value):
+                        form, named = f"the size of {key.value} is a positive integer, not {x!r}", False
                     self.at(value, no_axis(x, sizes) if named else form, x, sizes)
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"

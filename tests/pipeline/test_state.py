@@ -91,10 +91,27 @@ IN_TIME = {
         "O = dot(Q, S, k); S[b, k, v] = S * W",
         "S: {inout: S}; O: [b, v]",
     ),
+    "pairs of two tensors": program(
+        "t: 5, h: 33, g: 3, r: 4, d: 8",
+        "Q: [t, h, d]; K: [t, g, d]; C: [t, r]; S: [t, r]",
+        "a = Q[t, h, 2*r]; b = Q[t, h, 2*r + 1]; c = K[t, g, r]; e = K[t, g, r + 4];"
+        "Q[t, h, 2*r] = a * C - b * S; Q[t, h, 2*r + 1] = b * C + a * S;"
+        "K[t, g, r] = c * C - e * S; K[t, g, r + 4] = e * C + c * S",
+        "Q: {inout: Q}; K: {inout: K}",
+    ),
+    "packed heads that are normalised and turned": program(
+        "t: 5, h: 3, g: 2, d: 8, r: 4, n: 40",
+        "X: [t, n]; G: [d]; C: [t, r]; S: [t, r]",
+        "Q = rms_norm(X[t, 8*h + d], d) * G; K = rms_norm(X[t, 8*g + d + 24], d);"
+        "a = Q[t, h, 2*r]; b = Q[t, h, 2*r + 1]; c = K[t, g, r]; e = K[t, g, r + 4];"
+        "X[t, 8*h + 2*r] = a * C - b * S; X[t, 8*h + 2*r + 1] = b * C + a * S;"
+        "X[t, 8*g + r + 24] = c * C - e * S; X[t, 8*g + r + 28] = e * C + c * S",
+        "X: {inout: X}",
+    ),
 }
 BY_A_COPY = {
-    "a shift of a long axis": program("n: 4099", "X: [n]; Y: [n]", "X[n] = X[n - 1] + Y", "X: {inout: X}"),
-    "a transposition": program("m: 37, n: 37", "X: [m, n]", "X[m, n] = X[n, m]", "X: {inout: X}"),
+    "a shift of a long axis": program("n: 40099", "X: [n]; Y: [n]", "X[n] = X[n - 1] + Y", "X: {inout: X}"),
+    "a transposition": program("m: 300, n: 300", "X: [m, n]", "X[m, n] = X[n, m]", "X: {inout: X}"),
     "a sum over the axis that instances share": program(
         "m: 3, n: 300, k: 300", "X: [m, n]; W: [k, n]", "X[m, n] = dot(X[m, k], W, k)", "X: {inout: X}"
     ),

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_cli.algebra import decompose as decomposing
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
+from mirage_cli.search import greedy
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -51,3 +53,15 @@ def test_a_difference_at_another_place_is_of_the_program(difference: str, op: st
     d = decompose(lower(parse_spec(spec).at()))
     (moved,) = {c for c in d.nodes for n in d.nodes[c] if n.moved and not d.is_input(n.moved[0])}
     assert [(n.origin, n.steps[0].op) for n in d.nodes[moved] if not n.moved] == [("program", op)]
+
+
+def test_a_program_of_many_operators_is_one_kernel_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many classes each is still computed where it is read, not from memory alone; and of many operators none is
+    stored first that is not reduced, so that fusing them one by one is left no work."""
+    monkeypatch.setattr(decomposing, "MAX_CLASSES", 12)
+    monkeypatch.setattr(greedy, "MANY", 10)
+    monkeypatch.setattr(greedy, "_fuse", lambda *_: None)
+    program = lower(parse_spec(FLUXES).at())
+    best = search(program, H100, deadline=lambda: True).candidates[0]
+    assert len(best.graph.kernels) == 1
+    assert check_equivalence(program, best.graph, 0).ok

@@ -178,6 +178,14 @@ def test_a_size_is_a_product_of_axes_and_numbers() -> None:
     assert spec.at({"h": 7}).sizes["k"] == 105
 
 
+def test_a_size_is_that_of_another_axis() -> None:
+    text = written("O = dot(X, rename(X, m=n), k)", "O[m,n]", "X[m,k]", dims="{m: 4, n: m, k: 8}")
+    assert parse_spec(text).at({"m": 7}).sizes["n"] == 7
+    assert mistakes(text.replace("n: m", "n: rows")) == ["the size of n is a positive integer, not 'rows'"]
+    own = "n is a product itself: a size is a product of axes that have a number"
+    assert mistakes(text.replace("n: m", "n: n")) == [own]
+
+
 def test_sizes_of_an_override_are_checked() -> None:
     spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
     for dims, message in (
