@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, MIN_FLOAT8_DEPTH, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
@@ -238,9 +238,9 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
     taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
-    least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once)). A
-    product off the matrix units is all that it adds up. The least counts for how many blocks have room: the compiler
-    computes values again rather than take more.
+    least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once),
+    taken(accumulators + `kept_lanes`)). A product off the matrix units is all that it adds up. The least counts for how
+    many blocks have room: the compiler computes values again rather than take more.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -257,7 +257,8 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
     least = taken(accumulated + product, product)
     together = c.kept * held_together(x)
-    registers = np.maximum(least, taken(together, together))
+    added = accumulated + kept_lanes(x)
+    registers = reduce(np.maximum, (taken(together, together), taken(added, added)), least)
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
     by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
@@ -284,6 +285,15 @@ def held_together(x: Launch) -> Array:
     most = x.zero
     for moment in x.m.moments:
         most = np.maximum(most, sum((each[v] if n == 1 else n * each[v] for v, n in moment), 0.0))
+    return most
+
+
+def kept_lanes(x: Launch) -> Array:
+    """Elements beyond their own that accumulators have until after their loop: the most of a loop."""
+    most, room = x.zero, MAX_LANES * 32 * x.batch.warps
+    for loop in x.m.lanes:
+        kept = (np.where(x.elements[a.space] <= room, x.elements[a.space] - x.elements[a.axes], 0.0) for a in loop)
+        most = np.maximum(most, sum(kept, x.zero))
     return most
 
 
