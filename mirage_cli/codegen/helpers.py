@@ -345,6 +345,23 @@ def bound(x):
         return x
 '''.strip()
 """What modules start with whose loops have bounds that are computed."""
+HIDDEN_BOUND = '''
+@triton.jit
+def hidden_bound(x):
+    """`bound`, of which the compiler does not know how it is computed."""
+    if INTERPRETED:
+        return bound(x)
+    else:
+        end = x + tl.zeros((), tl.int32)
+        if end.dtype == tl.int64:
+            return tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [end], tl.int64, False, 1)
+        else:
+            return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [end], tl.int32, False, 1)
+'''.strip()
+"""What modules start with in which a loop goes on where another has ended, and both multiply. Where the compiler finds
+that the second has one iteration, or two, it has no loop for it; then the assembler takes its first product for one
+that may overwrite accumulators of the first loop's last, and has every wgmma of the kernel wait for the one before it
+(C7515, of CUDA 12.8)."""
 EXTREMA = '''
 @triton.jit
 def larger(a, b):
@@ -412,6 +429,7 @@ HELPERS = {
     "release_before",
     "fetch",
     "bound",
+    "hidden_bound",
     "larger",
     "smaller",
     "largest",

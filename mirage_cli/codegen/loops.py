@@ -205,7 +205,7 @@ def stages(k: ScheduledKernel, loop: Loop, ahead: Collection[str]) -> int | None
     """
     eqns = {s.out: s for s in loop.steps if isinstance(s, Eqn)}
     factored = {name: x.product for name, x in k.factored.items()}
-    products = [factored.get(e.out, e) for e in eqns.values() if e.op == "dot" and on_matrix_units(e, k.dims, k.block)]
+    products = [factored.get(e.out, e) for e in _products(k, loop)]
     taken = set[str]()
     todo = [v for e in products for v in e.values]
     while todo:
@@ -216,6 +216,17 @@ def stages(k: ScheduledKernel, loop: Loop, ahead: Collection[str]) -> int | None
     row = max((in_a_row(s.access, loop.dims) for s in loads if s.out in taken), default=0)
     told = products and (row or any(s.out not in taken for s in loads))
     return (row + 1) * (k.schedule.stages - 1) + 1 if told else None
+
+
+def multiplies(k: ScheduledKernel, loop: Loop) -> bool:
+    """Whether the matrix units multiply in a loop."""
+    return bool(_products(k, loop))
+
+
+def _products(k: ScheduledKernel, loop: Loop) -> list[Eqn]:
+    """The products of a loop that the matrix units take."""
+    eqns = (s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot")
+    return [e for e in eqns if on_matrix_units(e, k.dims, k.block)]
 
 
 def _walked(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from mirage_cli.codegen.helpers import (
     FLOAT8,
     FLOAT8_STORED,
     HELPERS,
+    HIDDEN_BOUND,
     IN_PARTS,
     INTERPRETED,
     OPERATORS,
@@ -108,6 +109,7 @@ class Parts:
         helpers += [RELEASE_BEFORE] * any("release_before(" in k for k in kernels)
         helpers += [FETCH] * any(k.fetches for k in self.kernels.values())
         helpers += [BOUND] * any("bound(" in k for k in kernels)
+        helpers += [HIDDEN_BOUND] * any("hidden_bound(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         helpers += [SCANS] * any("running_largest(" in k or "running_least(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))

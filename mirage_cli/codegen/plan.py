@@ -227,12 +227,13 @@ class ReleaseBefore:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Over the tiles of a dimension."""
+    """Over the tiles of a dimension. hidden: the compiler is kept from working out how many there are."""
 
     dim: str
     first: Scalar
     last: Scalar
     step: int
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,17 @@ from mirage_cli.codegen.early import MOST_BYTES, WORD_BYTES, held_bytes, placed_
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
-from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, stages, starts, together
+from mirage_cli.codegen.loops import (
+    Range,
+    longest_last,
+    loop_starts,
+    multiplies,
+    positions,
+    ranges,
+    stages,
+    starts,
+    together,
+)
 from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
@@ -339,7 +349,8 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
             (d,) = loop.dims
             inside.append(plan.ReleaseBefore(d, part.last, k.schedule.hand_over.iterations * k.block[d]))
         inside += iteration
-        over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]])
+        hidden = part.first != parts[0].first and multiplies(k, loop)
+        over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]], hidden)
         c.looked_up.intersection_update(outside)
         walked = over if len(loop.dims) == 1 else together(k, loop)
         in_flight = None if c.specialized else stages(k, loop, ahead)

@@ -332,8 +332,9 @@ def _loop(s: p.Loop, names: Names) -> Iterator[str]:
     hints = ", warp_specialize=True" * s.specialized + f", num_stages={s.stages}" * (s.stages is not None)
     kind = "tl.range" if hints else "range"
     match s.over:
-        case p.Over(d, first, last, step):
-            yield f"for s_{d} in {kind}({_bound(first, names)}, {_bound(last, names)}, {step}{hints}):"
+        case p.Over(d, first, last, step, hidden):
+            end = f"hidden_bound({_scalar(last, names)})" if hidden else _bound(last, names)
+            yield f"for s_{d} in {kind}({_bound(first, names)}, {end}, {step}{hints}):"
         case p.Together(dims, trips, split):
             count = _factors(trips)
             if split is not None:

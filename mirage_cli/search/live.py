@@ -42,12 +42,21 @@ class Operand(NamedTuple):
     element_bytes: int
 
 
+class Lanes(NamedTuple):
+    """An accumulator that keeps what it reduces until after its loop, where a thread has few enough elements of that:
+    its own axes, and those of what it adds up."""
+
+    axes: tuple[str, ...]
+    space: tuple[str, ...]
+
+
 class Held(NamedTuple):
     """moments: of a kernel, those at which most is held. operands: for each segment, those that are loaded in front of
-    it."""
+    it. lanes: of each loop."""
 
     moments: tuple[Moment, ...]
     operands: tuple[tuple[Operand, ...], ...]
+    lanes: tuple[tuple[Lanes, ...], ...]
 
 
 def held_at_once(
@@ -87,7 +96,30 @@ def held_at_once(
             moments[tuple(sorted(values[v] for v in names & values.keys()))] = None
         known |= own if isinstance(segment, Loop) else {s.out for s in segment.steps}
     found = [*numbers]
-    return Held(tuple(tuple(sorted((found[v], n) for v, n in m.items())) for m in _most(moments)), tuple(in_front))
+    most = tuple(tuple(sorted((found[v], n) for v, n in m.items())) for m in _most(moments))
+    return Held(most, tuple(in_front), tuple(_lanes(kernel, loop) for loop in placement.loops))
+
+
+def _lanes(kernel: Kernel, loop: Loop) -> tuple[Lanes, ...]:
+    """As `codegen.iterations.deferred`: what nothing rescales, and no product has laid out."""
+    eqns = {e.out: e for e in kernel.body}
+    kept = (eqns[n] for n, degrees in loop.accumulators if not degrees and n not in loop.running)
+    sums = (e for e in kept if OPS[e.op].kind == "reduction" and not _from_product(eqns, *e.values))
+    return tuple(Lanes(e.dims, (*e.dims, *e.axes)) for e in sums)
+
+
+def _from_product(eqns: Mapping[str, Eqn], *values: str) -> bool:
+    """Whether any value is computed from a product."""
+    todo, seen = [*values], set[str]()
+    while todo:
+        v = todo.pop()
+        if v in seen or v not in eqns:
+            continue
+        seen.add(v)
+        if eqns[v].op == "dot":
+            return True
+        todo += eqns[v].values
+    return False
 
 
 def _used(segment: Straight | Loop) -> set[str]:

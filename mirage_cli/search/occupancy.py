@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_BYTES_DEPTH, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MAX_LANES, MIN_BYTES_DEPTH, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, elements_of
+from mirage_cli.search.live import WORD_BYTES
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
 from mirage_cli.search.work import Model, Work
@@ -238,9 +239,10 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
     taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
-    least = taken(accumulators + the largest product); registers = max(least, taken(`kept` · what is held at once)). A
-    product off the matrix units is all that it adds up. The least counts for how many blocks have room: the compiler
-    computes values again rather than take more.
+    least = taken(accumulators + the largest product); registers = max(least, `plain_registers` + (accumulators +
+    `kept_lanes` + `_loaded_words`) / threads, taken(`kept` · what is held at once)). A product off the matrix units is
+    all that it adds up. The least counts for how many blocks have room: the compiler computes values again rather than
+    take more.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -257,7 +259,8 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
     least = taken(accumulated + product, product)
     together = c.kept * held_together(x)
-    registers = np.maximum(least, taken(together, together))
+    read = c.plain_registers + (accumulated + kept_lanes(x) + _loaded_words(segments, x.zero)) / (32 * warps)
+    registers = reduce(np.maximum, (read, taken(together, together)), least)
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
     by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
@@ -277,6 +280,13 @@ def _operand_bytes(x: Launch, s: Segment) -> Array:
     return sum((x.elements[o.axes] * o.element_bytes for o in s.work.operands), x.zero)
 
 
+def _loaded_words(segments: Sequence[Segment], zero: Array) -> Array:
+    """Registers of what an iteration loads, of loops that multiply nothing. All loads stand in front of what is computed of
+    them. The most of a loop."""
+    loops = (s for s in segments if s.work.loop and not s.work.dots)
+    return reduce(np.maximum, (s.loaded / WORD_BYTES for s in loops), zero)
+
+
 def held_together(x: Launch) -> Array:
     """Elements that are held in registers at once: max over moments of Σ elements · words · copies."""
     values = {v for moment in x.m.moments for v, _ in moment}
@@ -284,6 +294,15 @@ def held_together(x: Launch) -> Array:
     most = x.zero
     for moment in x.m.moments:
         most = np.maximum(most, sum((each[v] if n == 1 else n * each[v] for v, n in moment), 0.0))
+    return most
+
+
+def kept_lanes(x: Launch) -> Array:
+    """Elements beyond their own that accumulators have until after their loop: the most of a loop."""
+    most, room = x.zero, MAX_LANES * 32 * x.batch.warps
+    for loop in x.m.lanes:
+        kept = (np.where(x.elements[a.space] <= room, x.elements[a.space] - x.elements[a.axes], 0.0) for a in loop)
+        most = np.maximum(most, sum(kept, x.zero))
     return most
 
 

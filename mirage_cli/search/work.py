@@ -19,7 +19,7 @@ from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Moment, Operand, axes_beside, held_at_once, spaces_of_sums
+from mirage_cli.search.live import Lanes, Moment, Operand, axes_beside, held_at_once, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
@@ -108,6 +108,8 @@ class Model:
     accumulators: tuple[Axes, ...]
     moments: tuple[Moment, ...]
     """What is held in registers at once (`live.held_at_once`)."""
+    lanes: tuple[tuple[Lanes, ...], ...]
+    """Of each loop: accumulators that may keep what they reduce."""
     products: tuple[Axes, ...]
     values: tuple[Axes, ...]
     """Spaces of values, those that lie within no other."""
@@ -193,6 +195,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         tuple(Stored(s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
         at_once.moments,
+        at_once.lanes,
         products,
         widest([*dims.values(), *reduced]),
         widest([*accumulators, *products, *(axes for w, _ in segments for axes, *_ in w.elementwise)]),

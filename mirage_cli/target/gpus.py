@@ -86,6 +86,7 @@ class Costs:
     Of registers:
     fixed_registers: of a thread, for addresses and counters. held: the part of the largest value's that is not in use
         elsewhere at the same time.
+    plain_registers: the same of kernels that multiply nothing, beside what an iteration loads and accumulators.
     kept: the part of what is held at once that takes registers: accumulators and products do, other values may be
         computed again.
     parts: registers that an element of an operand takes whose two parts for TF32 are worked out there.
@@ -132,6 +133,7 @@ class Costs:
     turned: float
     fixed_registers: float
     held: float
+    plain_registers: float
     kept: float
     parts: float
     waste: float
@@ -162,6 +164,7 @@ H200_COSTS = Costs(
     tf32x3=0.95, splitting=11.0, banks=0.58, ieee=0.75,  # [H100] fitted on 67 schedules of float32, tried on 46 others
     turned=6.0,  # [fit]
     fixed_registers=60.0, held=0.15,  # no measurement is recorded
+    plain_registers=18.0,  # [CC] sm_90: 16 to 35 beside what loops load and add up, of 15 kernels
     kept=0.92,  # fitted on 259 kernels of 11 programs, compiled for sm_90
     parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
     waste=0.6, port=1.7, boxes=1.6, grouped=1.5,  # [fit]

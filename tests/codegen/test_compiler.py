@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from triton import knobs
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
@@ -57,6 +60,29 @@ def test_bytes_along_the_sum_are_read_eight_at_a_time(stage: Stages) -> None:
     graph = kernel("m=16 k=1024 n=256; X[m,k] W:i8[n,k]; Y[m,n]", "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)")
     plan = with_warps(schedule(graph, "m=16 n=128 k=64", "m k n"), 4)
     assert "ld.shared.v2.b32" in stage(graph, plan, 90, "ptx") and "local_alloc" not in loop(graph, plan, stage)
+
+
+@pytest.mark.parametrize(("q", "s", "warps"), [(64, 64, 4), (128, 64, 8)])
+def test_loops_that_go_on_where_masks_begin_keep_products_under_way(
+    stage: Stages, tmp_path: Path, q: int, s: int, warps: int
+) -> None:
+    """The masked rest has one iteration, or two. The assembler says so where it has products wait for each other."""
+    body = """i[q] = index(q)
+j[s] = index(s)
+c[q, s] = ge(i, j)
+a[h, q, s] = dot(Q, K; d)
+b[h, q, s] = where(c, a, 0)
+m[h, q, s] = bfloat16(b)
+O[h, q, e] = dot(m, V; s)"""
+    header = "h=4 q=2048 s=2048 d=64 e=64; Q[h,q,d] K[h,s,d] V[h,s,e]; O[h,q,e]; bfloat16"
+    graph = kernel(header, "h:grid q:grid s:loop d:tile e:tile", body)
+    plan = with_warps(schedule(graph, f"h=1 q={q} s={s}", "h q d s e"), warps, 3)
+    text = tmp_path / "kernel.ptx"
+    text.write_text(stage(graph, plan, 90, "ptx"), encoding="utf-8")
+    command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", str(text), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert text.read_text(encoding="utf-8").count("wgmma.commit_group") == 4
+    assert "Used" in said and "serialized" not in said
 
 
 def test_what_is_added_to_a_product_does_not_become_its_first_addend(stage: Stages) -> None:

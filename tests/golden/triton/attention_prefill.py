@@ -78,7 +78,7 @@ def k0(Q_ptr, O_ptr, K_desc, V_desc):
         t9 += tl.sum(t8, axis=1)  # [q]
         v0 = v0 * t6_scale[:, None]
         v0 = tl.dot(t8.to(tl.float16), V, v0)  # [q, e]
-    for s_s in range(bound(rest_s), bound(end_s), 64):
+    for s_s in range(bound(rest_s), hidden_bound(end_s), 64):
         i_s = s_s + tl.arange(0, BLOCK_s)
         K = tl.permute(tl.reshape(K_desc.load([t_h, s_s, 0]), [BLOCK_s, BLOCK_d]), (1, 0))  # [d, s]
         V = tl.reshape(V_desc.load([t_h, s_s, 0]), [BLOCK_s, BLOCK_e])  # [s, e]

@@ -68,7 +68,7 @@ def k0(Q_ptr, K_ptr, V_ptr, O_ptr):
         L += tl.sum(E, axis=1)  # [q]
         U = U * M_scale[:, None]
         U = tl.dot(E.to(tl.float16), V, U)  # [q, e]
-    for s_s in range(bound(rest_s), bound(end_s), 64):
+    for s_s in range(bound(rest_s), hidden_bound(end_s), 64):
         i_s = s_s + tl.arange(0, BLOCK_s)
         K = tl.load(K_ptr + i_h * 262144 + i_d[None, :] * 4096 + i_s[:, None])  # [s, d]
         V = tl.load(V_ptr + i_h * 131072 + i_s[:, None] * 32 + i_e[None, :])  # [s, e]
