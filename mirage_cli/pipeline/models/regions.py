@@ -126,7 +126,12 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
         program, known = decomposed(program, some), {*some}
         while more := {op: by for op, by in decompositions(program.graph).items() if op not in known}:
             program, known = decomposed(program, more), known | {*more}  # what the others are made of
-    made = program.module()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A model attribute .* requires gradient", UserWarning)  # and is detached
+        made = program.module()
+    for name, x in program.constants.items():
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            setattr(made, name, x)
     made.meta[RANGES] = program.range_constraints
     unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
     for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
