@@ -303,5 +303,6 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a_mask_beside_numbers": (lambda x: (x * 2, x > 0, x.argmax(-1)), (R(4, 7),)),
     **BLOCKS,
     **MODELS,
+    "attention_of_one": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), heads(2, 3, 1, 8)),
 }
 """By name: what is traced, and its inputs."""

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec.graph import Graph, Value
@@ -182,6 +183,13 @@ class Names:
         held = self.of(array.held)
         return held if value.name in self.graph.names else sorted(held, key=self.order.__getitem__)
 
+    def along(self, others: Iterable[tuple[Axis, Axis]]) -> Names:
+        """The same names, but for axes in the place of which others are taken."""
+        new = {y: self.names[x] for both in others for y, x in zip(*map(Axis.leaves, both), strict=True)}
+        names = Names(self.graph, self.names | new)
+        names.order = self.order
+        return names
+
     def axis(self, x: Axis) -> Value:
         return self.graph.axis(self.names[x])
 
@@ -209,6 +217,8 @@ class Trace:
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
         self.renamed: dict[Array, Sequence[tuple[Axis, Axis]]] = {}  # axes that are other ones in what an array makes
+        self.again: dict[Array, Array] = {}  # inputs that are another one once more, along other axes
+        self.anew: dict[tuple[Array, frozenset[tuple[Axis, Axis]]], Array] = {}  # arrays along other axes
         self.stores: list[InPlaceWrite] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
@@ -240,6 +250,37 @@ class Trace:
         least, known = self.below.get(table, (size, ()))
         if size <= least:
             self.below[table] = size, known if size == least and known else dim
+
+    def along(self, a: Array, others: Mapping[Axis, Axis]) -> Array:
+        """What an array holds, made once more along other axes, of inputs that are given once more. others: by the axes
+        in the place of which they are."""
+        pairs = [(y, x) for y, x in others.items() if y in a.own]
+        key = a, frozenset(pairs)
+        if not pairs or key in self.anew:
+            return self.anew.get(key, a)
+        dims = tuple(tuple(others.get(x, x) for x in leaves(dim)) for dim in a.dims)
+        held = tuple(others.get(x, x) for x in a.own)
+        if a.name:
+            made = self.once_more(a, dims, held)
+        else:
+            bound = {x for u in a.operands for x in u.own}.difference(a.own)
+            inner = {x: Axis(x.size) for _, x in pairs if x in bound} | dict(pairs)
+            operands = tuple(self.along(u, inner) for u in a.operands)
+            make = partial(made_along, a, [*inner.items()])
+            made = self.add(Array(self, dims, held, operands, make, a.mask, how=how_along(a, inner)))
+        self.anew[key] = made
+        self.renamed[made] = [*pairs, *self.renamed.get(a, ())]
+        return made
+
+    def once_more(self, a: Array, dims: tuple[Dim, ...], held: Dim) -> Array:
+        """An input, given once more, along other axes."""
+        ((dtype, scale),) = [(dtype, scale) for x, dtype, scale in self.inputs if x is a]
+        made = self.add(Array(self, dims, held, (), a.make, a.mask, f"{a.name}_{len(self.again)}"))
+        self.again[made] = self.again.get(a, a)
+        self.inputs.append((made, dtype, scale))
+        if a in self.strides:
+            self.strides[made] = self.strides[a]
+        return made
 
     def full(self, shape: Sequence[int], value: float) -> Array:
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
@@ -280,6 +321,9 @@ class Trace:
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
         needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
+        changed = {s.arrays[0] for s in self.stores}
+        if any(self.again.get(a) in changed for a in needed):
+            raise Unsupported("what is changed in place is read along another axis too")
         self.split_alike([pair for a in needed for pair in self.renamed.get(a, ())])
         axes = axis_names([a for a, _ in outputs.values()], needed)
         sizes = {n: x.size for x, n in axes.items()}
@@ -314,15 +358,16 @@ class Trace:
 
     def input_of(self, names: Names, a: Array, dtype: str, scale: float | None) -> Value:
         """The input of the graph."""
-        below = self.below_of(a, names)
-        drawn = "bits" if a in self.bits and dtype == "int32" and below is None else None
+        first = self.again.get(a, a)
+        below = self.below_of(a, names) or self.below_of(first, names)
+        drawn = "bits" if {a, first} & self.bits and dtype == "int32" and below is None else None
         return names.graph.input(
             a.name,
             *names.of(a.held),
             dtype=dtype,
             scale=scale,
             below=below,
-            distinct=a in self.distinct,
+            distinct=first in self.distinct,
             drawn=drawn,
             strides=self.strides_of(a),
         )
@@ -346,6 +391,22 @@ class Trace:
             if a in wanted:
                 wanted |= {*a.operands}
         return [a for a in self.arrays if a in wanted]
+
+
+def made_along(a: Array, pairs: Sequence[tuple[Axis, Axis]], names: Names, *values: Value | float) -> Value | float:
+    """What makes an array, along other axes."""
+    return a.make(names.along(pairs), *values)
+
+
+def how_along(a: Array, others: Mapping[Axis, Axis]) -> Applied | Viewed | Counted | None:
+    match a.how:
+        case Applied(function, operands):
+            given = (a.trace.along(u, others) if isinstance(u, Array) else u for u in operands)
+            return Applied(function, tuple(given))
+        case Read():
+            return None
+        case how:
+            return how
 
 
 def axis_names(outputs: Iterable[Array], needed: Iterable[Array]) -> dict[Axis, str]:

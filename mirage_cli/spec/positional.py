@@ -54,8 +54,8 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
         return viewed(a, dims)
     if a.mask and not a.name:
         return mask_with_axes(a, renamed, dims)
-    if any(y.size in a.trace.named for y, _ in pairs):
-        raise Unsupported("an axis whose size differs by call is taken beside itself")
+    if any(y.size in a.trace.named for y, _ in pairs):  # whose size a program says once
+        return viewed(a.trace.along(a, dict(pairs)), dims)
 
     def make(names: Names, value: Value) -> Value:
         new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}

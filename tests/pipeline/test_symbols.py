@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 import mirage_cli
 from mirage_cli.ir.program import Range
+from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.models import region as region_module
 from mirage_cli.pipeline.models.agreement import NotRunError, agrees
 from mirage_cli.pipeline.models.model import Replaced, as_module
@@ -104,6 +106,105 @@ def test_queries_and_keys_of_one_size_are_two_axes() -> None:
     assert {*region.axes.values()} == {region.sized[0].symbol}
 
 
+def test_a_tensor_beside_itself_is_given_twice() -> None:
+    """A program says the size of an axis once: rows and columns of a Gram matrix are two axes, of two inputs."""
+    found = of(lambda x: x.exp() @ x.t(), torch.randn(10, 24), dynamic=({0: BATCH},))
+    (region,) = found.regions
+    assert len(region.program.dynamic) == 2 and [x.which for x in region.inputs] == [0, 0] and not found.left
+    assert agrees(attribute(found.model, region.module), region)
+
+
+def test_whole_numbers_and_masks_beside_themselves() -> None:
+    """The mask of documents that are packed, and of tokens that count."""
+
+    def function(x: torch.Tensor, document: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        seen = (document[:, None] == document) & kept & (document[:, None] < 5)
+        return (x @ x.t()).masked_fill(~seen, 0)
+
+    inputs = torch.randn(10, 24), torch.randint(0, 3, (10,), dtype=torch.int32), torch.randn(10) > 0
+    found = of(function, *inputs, dynamic=({0: BATCH},) * 3)
+    assert found.regions and not found.left
+    assert all(agrees(attribute(found.model, r.module), r) for r in found.regions)
+
+
+def test_what_is_summed_along_the_other_axis_stays_summed() -> None:
+    """The sums of rows, along the columns that they are sums over."""
+
+    def normalised(x: torch.Tensor) -> torch.Tensor:
+        near = (x @ x.t()).relu()
+        sums = near.sum(1)
+        return near * sums[:, None] * sums
+
+    found = of(normalised, torch.randn(10, 24), dynamic=({0: BATCH},))
+    assert found.regions and not found.left
+    assert all(agrees(attribute(found.model, r.module), r) for r in found.regions)
+
+
+def test_attention_within_a_sequence_of_any_length_is_in_a_region() -> None:
+    """Queries, keys and values are parts of one product."""
+
+    def attention(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ w).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+    found = of(attention, torch.randn(2, 10, 16), torch.randn(16, 96), dynamic=({0: BATCH, 1: TOKENS}, None))
+    assert found.regions and not found.left
+    assert all(agrees(attribute(found.model, r.module), r) for r in found.regions)
+
+
+def test_a_size_that_is_made_of_others_is_told_by_its_axis() -> None:
+    """Of a cache that has grown by one."""
+    inputs = torch.randn(6, 8), torch.randn(7, 8)
+    found = of(lambda x, k: (x.square(), silu(k).sum(0)), *inputs, dynamic=({0: BATCH}, {0: BATCH + 1}))
+    assert not found.left
+    (own,) = (r for r in found.regions for s in r.axes.values() if "+" in s)
+    ranges = {s.symbol: (s.input, s.axis, s.least, s.most) for s in own.sized}
+    assert ranges[next(s for s in own.axes.values() if "+" in s)][1:] == (0, 2, 65)
+
+
+def test_what_is_another_program_at_other_sizes_is_left_alone() -> None:
+    """And not what is in a region with it."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return silu(x @ w), torch.cat([k, x[:1]]) + 1
+
+    found = of(function, torch.randn(6, 8), torch.randn(8, 8), torch.randn(10, 8), dynamic=(None, None, {0: TOKENS}))
+    assert [name.split()[0] for name in found.left] == ["aten.cat"]
+    assert any("dot(" in line for r in found.regions for line in r.graph.statements())
+
+
+def cuts_of(monkeypatch: pytest.MonkeyPatch) -> list[Cut]:
+    """What becomes of the graphs that are compiled from now on."""
+    cuts: list[Cut] = []
+    monkeypatch.setattr(backend, "runs_on", lambda _: True)
+    monkeypatch.setattr(backend, "with_kernels", lambda graph, _: cuts.append(cut(copy.deepcopy(graph))))
+    torch._dynamo.reset()
+    return cuts
+
+
+def test_derivatives_at_any_size_are_in_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of weights multiply matrices whose rows are as many as the batch times the tokens."""
+    cuts = cuts_of(monkeypatch)
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 6), torch.nn.GELU(), torch.nn.Linear(6, 8))
+    compiled = torch.compile(model, backend="mirage", dynamic=True)
+    for b, t in ((3, 5), (4, 7)):
+        x = torch.randn(b, t, 8, requires_grad=True)
+        read = [x, *model.parameters()]
+        found, expected = (torch.autograd.grad((x + f(x)).square().sum(), read) for f in (compiled, model))
+        torch.testing.assert_close(found, expected)
+    assert len(cuts) == 2 and all(c.regions and not c.left for c in cuts)
+
+
+@torch.no_grad()
+def test_keys_and_values_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's own attention does not say where their sizes differ by call."""
+    cuts = cuts_of(monkeypatch)
+    compiled = torch.compile(scaled_dot_product_attention, backend="mirage")
+    for n in (5, 6):
+        compiled(torch.randn(1, 2, 1, 8), *torch.randn(2, 1, 2, n, 8))
+    assert len(cuts) == 2 and all(c.regions and not c.left for c in cuts)
+
+
 def test_no_size_waits_for_a_result() -> None:
     """A size that PyTorch takes from a result is taken from the input: no region ends in front of it."""
 
@@ -161,7 +262,6 @@ def test_equal_layers_of_any_size_are_one_region() -> None:
         (lambda x: x.exp() + max(x.shape[0], 99), "no sum of products"),
         (lambda x: x.exp() + x.shape[0] * (x.shape[0] - 120), "no sum of products"),
         (lambda x: x.exp() * (x.shape[0] * 0.5), ""),
-        (lambda x: x.exp() @ x.t(), "is taken beside itself"),
     ],
 )
 def test_what_follows_from_a_size_otherwise_is_pytorchs(function: Any, why: str) -> None:

@@ -227,6 +227,17 @@ def test_gradients_are_pytorchs(both: tuple[nn.Module, nn.Module]) -> None:
     assert StandIn.calls == 0
 
 
+def test_a_tensor_that_a_function_holds_has_its_gradient(optimize: Optimize) -> None:
+    """It is no parameter, so that PyTorch's export detaches it."""
+    weight = torch.randn(12, 7, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x @ weight)
+
+    found, expected = (torch.autograd.grad(f(X).square().sum(), weight) for f in (optimize(function, X), function))
+    torch.testing.assert_close(found, expected)
+
+
 def test_functional_gradients_are_pytorchs(both: tuple[nn.Module, nn.Module]) -> None:
     model, fast = both
     for transform in (torch.func.jacrev, torch.func.jacfwd, lambda f: torch.func.hessian(lambda x: f(x).sum())):

@@ -20,6 +20,7 @@ from mirage_cli.spec.arrays import Trace, Unsupported
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
 from mirage_cli.spec.positional import einsum, elementwise, reshaped
+from mirage_cli.spec.written import stored
 from mirage_cli.verify.float64 import reference64
 from tests.rows import rows
 from tests.torch_programs import CASES
@@ -204,6 +205,17 @@ def test_axes_that_one_tensor_is_taken_beside_itself_along_are_split_alike(shape
     x = torch.randn(4, 3).double()
     (found,) = reference64(program, [x.reshape([program.sizes[d] for d in program.inputs[0].dims])])
     torch.testing.assert_close(found.reshape(shape), (x @ x.T * 2).reshape(shape))
+
+
+def test_what_is_changed_in_place_is_not_given_once_more() -> None:
+    """Whose rows one of the two would read as they were, and the other as they are."""
+    t = Trace(named={11})
+    a, v = t.input("A", (11, 3), "float32"), t.input("V", (11, 3), "float32")
+    made = {"O": (einsum("mk,nk->mn", a, a), "float32")}
+    assert len(t.graph("p", made).program().inputs) == 2
+    stored(a, [([(d, 1)], 0) for d in v.dims], v)
+    with pytest.raises(Unsupported, match="is read along another axis too"):
+        t.graph("p", made)
 
 
 @pytest.mark.parametrize(("shape", "wanted"), [((6, 4), (8, 3)), ((2, 5, 3), (3, 10)), ((6, 4), (3, 8))])

@@ -17,7 +17,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.named import WHOLE
 from mirage_cli.pipeline.models.region import Kept, Region
-from mirage_cli.pipeline.models.symbols import placeholders, two_each, valued
+from mirage_cli.pipeline.models.symbols import placeholders, symbols_of, two_each, valued
 from mirage_cli.spec.aten.trace import row_of
 from mirage_cli.verify.decided import decided
 from mirage_cli.verify.float64 import called64
@@ -60,12 +60,13 @@ def agrees(module: Any, region: Region) -> bool:
     rounding alone moves a result as far as the two are apart decides nothing.
     """
     read = placeholders(module.graph)
-    primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
-    odd = {s: n for s, (n, _) in primes.items()}
-    even = {s.symbol: max(s.least, min(s.most, n)) for s, n in zip(region.sized, EVEN, strict=False)}
-    for sizes in [odd, even] if primes else [{}]:
+    ranges = {name: (s.least, s.most) for name, s in symbols_of(module).items()}
+    ranges |= {s.symbol: (s.least, s.most) for s in region.sized if s.symbol in ranges}
+    odd = {name: n for name, (n, _) in two_each(ranges).items()}
+    even = {name: max(least, min(most, n)) for (name, (least, most)), n in zip(ranges.items(), EVEN, strict=False)}
+    for sizes in [odd, even] if ranges else [{}]:
         with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():
-            if not agrees_at(module, region, sizes):
+            if not agrees_at(module, region, region.sizes([x.meta["val"] for x in read])):
                 return False
     return True
 

@@ -40,8 +40,9 @@ def attention(
 
 
 @attention.register_fake
-def _(*args: Any, **options: Any) -> torch.Tensor:
-    return scaled_dot_product_attention(*args, **options)
+def _(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+    torch._check(key.shape[-2] == value.shape[-2])  # sizes that differ by call are one, which PyTorch does not ask for
+    return scaled_dot_product_attention(query, key, value, *rest, **options)
 
 
 def kept_whole(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:

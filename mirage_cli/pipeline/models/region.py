@@ -9,7 +9,7 @@ from typing import Any  # torch's graphs and nodes have few types
 import torch
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.models.symbols import Lengths, at_sizes
+from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes
 from mirage_cli.spec.graph import Graph
 
 
@@ -66,6 +66,12 @@ class Shape:
     parts: Lengths
     whole: Lengths
     back: tuple[int, ...]
+
+    @property
+    def symbols(self) -> set[str]:
+        """Of its lengths."""
+        lengths = (*self.held, *self.parts, *self.whole)
+        return {s for n in lengths if isinstance(n, Times) for s in n.symbols}
 
     def of(self, y: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """sizes: of the symbols."""

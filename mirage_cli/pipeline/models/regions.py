@@ -54,11 +54,14 @@ from mirage_cli.pipeline.models.symbols import (
     shape_of,
     sizes_first,
     sizes_of,
+    symbol_of,
     symbols_of,
     times,
     two_each,
     valued,
+    with_sizes,
     with_symbols,
+    worked_out,
 )
 from mirage_cli.pipeline.models.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
@@ -126,7 +129,12 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
         program, known = decomposed(program, some), {*some}
         while more := {op: by for op, by in decompositions(program.graph).items() if op not in known}:
             program, known = decomposed(program, more), known | {*more}  # what the others are made of
-    made = program.module()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A model attribute .* requires gradient", UserWarning)  # and is detached
+        made = program.module()
+    for name, x in program.constants.items():
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            setattr(made, name, x)
     made.meta[RANGES] = program.range_constraints
     unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
     for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
@@ -274,10 +282,10 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             if not wrong:
                 break
             for part, reason in wrong:
-                some = part if reason.at is None else [part[reason.at]]
-                refused |= {*some}
-                told = (n for n in some if draws(n.target) or not row_of(n).moves)
-                left |= {f"{overloadless(n.target)} ({n})": reason.why for n in told}
+                why = at_fault(part, reason, known, symbols)
+                refused |= {*why}
+                told = (n for n in why if draws(n.target) or not row_of(n).moves)
+                left |= {f"{overloadless(n.target)} ({n})": why[n] for n in told}
         taken = {n for part in parts for n in part}
         left |= {
             f"{overloadless(n.target)} ({n})": why_left(n)
@@ -349,6 +357,17 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     checked(model.graph, part)
     checks = [n for n in calls(model.graph) if n not in part]
     return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, [])) if checks else None)
+
+
+def at_fault(
+    part: Part, reason: Refused, known: dict[Signature, Region | Refused], symbols: Mapping[str, Symbol]
+) -> dict[Any, str]:
+    """The nodes for which a part is refused, and why: where that is not said, those that are refused alone, or else
+    all."""
+    if reason.at is not None:
+        return {part[reason.at]: reason.why}
+    alone = {n: known_region([n], known, symbols) for n in part}
+    return {n: x.why for n, x in alone.items() if isinstance(x, Refused)} or dict.fromkeys(part, reason.why)
 
 
 def known_region(
@@ -423,23 +442,33 @@ def at_any_size(
         raise Unsupported("a size in it is no sum of products of those that differ by call")
     some: list[Placed] = []
     elements: list[list[int]] = []
+    at_two: list[dict[str, int]] = []
+    made = worked_out(read, symbols)
     for i in range(2):
         sizes = {s: pair[i] for s, pair in primes.items()}
+        at_two.append({name: with_sizes(n, sizes) for name, n in made.items()} | sizes)
         with valued([*part, *read], sizes):
-            some.append(placed_part(part, sizes.values()))
+            some.append(placed_part(part, at_two[i].values()))
             elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
+    pairs = {name: (n, at_two[1][name]) for name, n in at_two[0].items()}
     one, other = some
     graph, same = one.traced.graph, other.traced.graph
     dims = graph.dims
-    axes = {d: s for s, pair in primes.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
+    axes = {d: s for s, pair in pairs.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
     same.dims = {**same.dims, **{d: dims[d] for d in axes}}
     if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
-    ranges = in_range(symbols, [length_of(pair, primes) for pair in zip(*elements, strict=True)])
-    tuned = {s: tuned_for(*ranges[s], symbols[s].example, len(axes)) for s in axes.values()}
+    every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
+    lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
+    ranges = in_range(every, [*lengths])
+    tuned = {s: tuned_for(*ranges[s], every[s].example, len(axes)) for s in axes.values()}
     graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
-    shapes = tuple(at_both(a, b, primes) for a, b in zip(one.shapes, other.shapes, strict=True))
-    sized = tuple(Sized(s, *told(read, s), *ranges[s]) for s in symbols)
+    shapes = tuple(at_both(a, b, pairs) for a, b in zip(one.shapes, other.shapes, strict=True))
+    used = {*axes.values()} | {s for shape in shapes for s in shape.symbols}
+    said = {s: told(read, s) for s in every}
+    if unsaid := next((s for s in used if said[s] is None), None):
+        raise Unsupported(f"none of its inputs says {unsaid}, which differs by call")
+    sized = tuple(Sized(s, *place, *ranges[s]) for s, place in said.items() if place is not None)
     return replace(one, shapes=shapes), sized, axes
 
 
@@ -460,15 +489,15 @@ def tuned_for(least: int, most: int, example: int | None, axes: int) -> tuple[in
     return tuple(sorted({n for n in wanted if least <= n <= most})) or (most,)
 
 
-def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None]:
-    """Where a part is told a size: by an input, or by an axis of one. Raises Unsupported."""
+def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None] | None:
+    """Where a part is told a size: by an input, or by an axis of one."""
     for i, x in enumerate(read):
         if str(x.meta.get(SYMBOLIC, x.meta.get("val"))) == symbol:
             return i, None
         for axis, n in enumerate(shape_of(x)):
             if str(n) == symbol:
                 return i, axis
-    raise Unsupported(f"none of its inputs says {symbol}, which differs by call")
+    return None
 
 
 def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> Shape:

@@ -179,6 +179,21 @@ def symbols_of(model: torch.fx.GraphModule) -> dict[str, Symbol]:
     return found
 
 
+def worked_out(read: Iterable[Any], symbols: Mapping[str, Symbol]) -> dict[str, torch.SymInt]:
+    """The lengths of axes of what a part reads that are made of symbols, by their text: a part may know them as symbols
+    of their own, each told by its axis (the rows of a matrix, the keys of a cache that has grown by one)."""
+    found = {str(n): n for x in read for n in shape_of(x) if isinstance(n, torch.SymInt)}
+    return {name: n for name, n in found.items() if name not in symbols}
+
+
+def symbol_of(size: torch.SymInt, symbols: Mapping[str, Symbol]) -> Symbol:
+    """What a size may be that grows with each of these symbols, or falls with each."""
+    ends = ({n: s.least for n, s in symbols.items()}, {n: s.most for n, s in symbols.items()})
+    least, most = sorted(with_sizes(size, sizes) for sizes in ends)
+    example = with_sizes(size, {n: s.example for n, s in symbols.items() if s.example is not None})
+    return Symbol(max(least, 1), most, example if isinstance(example, int) else None)
+
+
 @contextmanager
 def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     """Meanwhile these nodes' values have the sizes that these symbols give them."""

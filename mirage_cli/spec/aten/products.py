@@ -179,7 +179,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
     if causal:
         row, column = t.positions(q.shape[-2]), t.positions(k.shape[-2])
         row = p.viewed(row, [*row.dims, ()])
-        scores = p.elementwise(lambda i, j, x: g.where(i >= j, x, -math.inf), row, column, scores)
+        scores = p.elementwise(lambda i, j, x: chosen(i >= j, x, -math.inf), row, column, scores)
     if mask is not None:
         given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
         boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")

@@ -142,7 +142,8 @@ def traced(
     except GraphError as error:
         raise Unsupported(str(error)) from None
     used = {line.split(":")[0] for line in graph.inputs}
-    read = tuple((label, x) for label, x in inputs.items() if label in used)
+    every = {**inputs, **{a.name: inputs[first.name] for a, first in t.again.items()}}
+    read = tuple((label, x) for label, x in every.items() if label in used)
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), tuple(a for a, _ in made.values()))
 
 
