@@ -9,13 +9,13 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported, leaves
-from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
+from mirage_cli.spec.aten.operands import along_positions, both, mask_of, number_of, positions
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import cat, flip, squeeze, unsqueeze
 
 aten = Rows()
 MOST_TAKEN = 8
-"""Of the largest elements, and of the factors of a product: each is an expression of its own."""
+"""Of the largest elements, and of the integers of a product: each is an expression of its own."""
 
 
 def in_its_type(node: Any, x: Array) -> Array:
@@ -77,8 +77,10 @@ def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -
 @aten("aten.prod", behind=1, with_node=True)
 def _prod(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
     x = in_its_type(node, x)
+    if node.meta["val"].dtype.is_floating_point:
+        return p.reduction("prod", number_of(x), positions(x, dim), keep)
     if dim is None or x.shape[dim] > MOST_TAKEN:
-        raise Unsupported("a product of many elements")
+        raise Unsupported("a product of many integers")
     made = p.selected(x, dim, 0)
     for i in range(1, x.shape[dim]):
         made = both(operator.mul, made, p.selected(x, dim, i))
@@ -145,8 +147,6 @@ def running(x: Array, dim: int, kind: str, nothing: float, back: bool = False) -
     if not x.dims or x.shape[dim] == 1:
         return x
     n = x.shape[dim]
-    if n > MOST_COMPARED:
-        raise Unsupported(f"running reductions of {n} elements")
     longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
     rank = len(longer.dims)
     upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
@@ -160,19 +160,33 @@ def _cumsum(_t: Trace, node: Any, x: Array, dim: int) -> Array:
     return running(in_its_type(node, x), dim, "sum", 0)
 
 
+@aten("aten.cumprod", with_node=True)
+def _cumprod(_t: Trace, node: Any, x: Array, dim: int) -> Array:
+    if not node.meta["val"].dtype.is_floating_point:
+        raise Unsupported("running products of integers")
+    return running(x, dim, "prod", 1)
+
+
 @aten("aten.logcumsumexp")
 def _logcumsumexp(x: Array, dim: int) -> Array:
     return running(x, dim, "logsumexp", -math.inf)
 
 
-@aten("aten.cummax")
-def _cummax(x: Array, dim: int) -> list[Array]:
-    return [running(x, dim, "max", -math.inf)]
+@aten("aten.cummax", "aten.cummin", with_node=True)
+def _cummax(_t: Trace, node: Any, x: Array, dim: int) -> list[Array]:
+    kind, nothing = ("max", -math.inf) if overloadless(node.target) == "aten.cummax" else ("min", math.inf)
+    found = running(x, dim, kind, nothing)
+    return [found, last_place(number_of(x), found, dim)]
 
 
-@aten("aten.cummin")
-def _cummin(x: Array, dim: int) -> list[Array]:
-    return [running(x, dim, "min", math.inf)]
+def last_place(x: Array, found: Array, dim: int) -> Array:
+    """Where along an axis the extremum up to each position stands last, of all that equal it: at the last position up
+    to there that holds its own extremum, or no number."""
+    if not x.dims:
+        return both(lambda v: g.where(v == v, 0, 0), x)
+    place = along_positions(x, dim % len(x.dims))
+    there = p.elementwise(lambda v, w, i: g.where((v == w) | g.isnan(v), i, -math.inf), x, found, place)
+    return both(g.integer, running(there, dim, "max", -math.inf))
 
 
 @aten("aten.logsumexp", behind=1)
