@@ -9,13 +9,16 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported, leaves
-from mirage_cli.spec.aten.operands import along_positions, both, mask_of, number_of, positions
+from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import cat, flip, squeeze, unsqueeze
 
 aten = Rows()
 MOST_TAKEN = 8
 """Of the largest elements, and of the integers of a product: each is an expression of its own."""
+
+MOST_HELD = 16384
+"""Positions up to each of which there may be a maximum: one program instance has to hold them all."""
 
 
 def in_its_type(node: Any, x: Array) -> Array:
@@ -136,17 +139,19 @@ def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool =
     return found if keep else squeeze(found, dim)
 
 
-def running(x: Array, dim: int, kind: str, nothing: float, back: bool = False) -> Array:
+def running(x: Array, dim: int, kind: str, nothing: float, most: float = math.inf, *, back: bool = False) -> Array:
     """Of each position, the reduction of those up to it, or with `back` from it on: what is read from its end on is
-    reduced from there. nothing: what changes no reduction of this kind."""
+    reduced from there. nothing: what changes no reduction of this kind. most: positions that kernels can do it for."""
     dim %= max(len(x.dims), 1)
     turned, along = x.trace.turned.get(x, (x, ()))
     if along == (dim,):
-        return flip(running(turned, dim, kind, nothing, not back), along)
+        return flip(running(turned, dim, kind, nothing, most, back=not back), along)
     x = number_of(x)
     if not x.dims or x.shape[dim] == 1:
         return x
     n = x.shape[dim]
+    if n > most:
+        raise Unsupported(f"running reductions of {n} elements")
     longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
     rank = len(longer.dims)
     upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
@@ -169,13 +174,13 @@ def _cumprod(_t: Trace, node: Any, x: Array, dim: int) -> Array:
 
 @aten("aten.logcumsumexp")
 def _logcumsumexp(x: Array, dim: int) -> Array:
-    return running(x, dim, "logsumexp", -math.inf)
+    return running(x, dim, "logsumexp", -math.inf, MOST_COMPARED)
 
 
 @aten("aten.cummax", "aten.cummin", with_node=True)
 def _cummax(_t: Trace, node: Any, x: Array, dim: int) -> list[Array]:
     kind, nothing = ("max", -math.inf) if overloadless(node.target) == "aten.cummax" else ("min", math.inf)
-    found = running(x, dim, kind, nothing)
+    found = running(x, dim, kind, nothing, MOST_HELD)
     return [found, last_place(number_of(x), found, dim)]
 
 
@@ -186,7 +191,7 @@ def last_place(x: Array, found: Array, dim: int) -> Array:
         return both(lambda v: g.where(v == v, 0, 0), x)
     place = along_positions(x, dim % len(x.dims))
     there = p.elementwise(lambda v, w, i: g.where((v == w) | g.isnan(v), i, -math.inf), x, found, place)
-    return both(g.integer, running(there, dim, "max", -math.inf))
+    return both(g.integer, running(there, dim, "max", -math.inf, MOST_HELD))
 
 
 @aten("aten.logsumexp", behind=1)
