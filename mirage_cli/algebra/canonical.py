@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec  # what an atom is made of, which
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
 from mirage_cli.ir.access_text import parse_index, substitution
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.ops import FOLDS, OPS, Number
 
 MAX_POWER_BITS = 1000
 """Of a number's power; beyond, the power stays an operator."""
@@ -35,7 +35,7 @@ class Atom:
     """An indivisible factor. `kind` is one of
 
     input(name, access)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
-    sum(bound, mono)  max(bound, form)  min(bound, form)  poly(form)  log(form)  fn(name, *forms)
+    sum(bound, mono)  max(bound, form), as all of FOLDS  poly(form)  log(form)  fn(name, *forms)
     mark(form, bound)  written(op, axes, *args)
 
     dims: the axes it depends on. key: a digest that orders atoms.
@@ -58,7 +58,7 @@ class Atom:
                 return f"{self.args[0]}[{','.join(map(str, self.args[1]))}]"
             case "sum":
                 return f"Σ_{{{','.join(self.args[0])}}}({mono_text(self.args[1])})"
-            case "max" | "min":
+            case kind if kind in FOLDS:
                 return f"{self.kind}_{{{','.join(self.args[0])}}}({self.args[1]})"
             case "shifted_exp":
                 x, axes, k = self.shift
@@ -393,9 +393,9 @@ class Algebra:
             result = self.mul(result, total)
         return result
 
-    def extremum(self, kind: str, x: Form, axes: Iterable[str]) -> Form:
-        """max or min over axes, nested ones merged. Nothing is pulled out of it: finite fields have no order that
-        would confirm it."""
+    def folded(self, kind: str, x: Form, axes: Iterable[str]) -> Form:
+        """One of FOLDS over axes, nested ones merged. Nothing is pulled out of it: finite fields have no order that
+        would confirm it of a maximum."""
         bound = frozenset(axes)
         if not bound:
             return x
@@ -429,7 +429,7 @@ class Algebra:
         if atom.kind == "index":
             return self.index(str(parse_index(atom.args[0]).within(names)))
         bound: tuple[str, ...] = ()
-        if atom.kind in ("sum", "max", "min"):
+        if atom.kind == "sum" or atom.kind in FOLDS:
             bound = atom.args[0]
         elif atom.kind == "written":
             bound = atom.args[1]
@@ -440,7 +440,7 @@ class Algebra:
             whole = all(self._size(d) == self._size(i.axis) for d, i in zip(axes, under, strict=True))
             if is_plain(under) and whole and not set(dims_of(under)) & set(dims_of(beside)):
                 return self.shifted_exp(moved, dims_of(under), k)
-            top = self.rename(self.extremum("max", x, axes), names)
+            top = self.rename(self.folded("max", x, axes), names)
             return self.fn("exp_sub", self.scale(moved, k), self.scale(top, k))  # its parts alone may overflow
         taken = {d for i in names.values() for d in i.dims}
         apart = {b: self._fresh(b) for b in bound if b in taken}
@@ -492,8 +492,8 @@ class Algebra:
             case "sum":
                 axes = atom.args[0] if bound is None else bound
                 return self.sum(f(self.of_mono(atom.args[1])), axes)
-            case "max" | "min":
-                return self.extremum(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
+            case kind if kind in FOLDS:
+                return self.folded(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
             case "shifted_exp":
                 return self.shifted_exp(f(atom.args[0]), *atom.args[1:])
             case "written":

@@ -24,7 +24,7 @@ from mirage_cli.algebra.steps import Steps, constant, product
 from mirage_cli.algebra.terms import sum_nodes
 from mirage_cli.algebra.typed import note_products
 from mirage_cli.errors import NumberError
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.program import Program
 
 MAX_CLASSES = 400
@@ -110,8 +110,8 @@ def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterato
     mono, c = form.terms[0]
     if form.atom is not None and form.atom.kind != "sum":
         yield _atom_node(d, form.atom)
-        if form.atom.kind in ("max", "min"):
-            yield from _extrema_of_extrema(d, form.atom)
+        if form.atom.kind in FOLDS:
+            yield from _folds_of_folds(d, form.atom)
         return
     if form.atom is None:
         steps = Steps()
@@ -123,14 +123,14 @@ def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterato
             yield from contractions(d, atom, tuple(f for f in mono if f[0] is not atom), c)
 
 
-def _extrema_of_extrema(d: Decomposition, atom: Atom) -> Iterator[Node]:
+def _folds_of_folds(d: Decomposition, atom: Atom) -> Iterator[Node]:
     """max over a and b of x = max over a of (max over b of x), where a value of the program is reduced over b alone:
     one kernel then makes both, and keeps a on its grid."""
     axes, x = atom.args
     reduced = {frozenset(e.axes) for e in d.program.eqns if OPS[e.op].kind in ("reduction", "contraction")}
     for inner in sorted((r for r in reduced if r < {*axes}), key=sorted):
         steps = Steps()
-        part = d.algebra.extremum(atom.kind, x, inner)
+        part = d.algebra.folded(atom.kind, x, inner)
         steps.add(atom.kind, part, axes=tuple(a for a in axes if a not in inner))
         yield steps.node()
 
@@ -143,13 +143,13 @@ def _atom_node(d: Decomposition, atom: Atom) -> Node:
             steps.add("exp", constant(atom.args[0]))
         case "shifted_exp":
             x, axes, k = atom.shift
-            steps.add("exp_sub", algebra.scale(x, k), algebra.scale(algebra.extremum("max", x, axes), k))
+            steps.add("exp_sub", algebra.scale(x, k), algebra.scale(algebra.folded("max", x, axes), k))
         case "log":
             steps.add("log", atom.args[0])
         case "fn":
             args = tuple(constant(a) for a in atom.args[1:])
             steps.add(atom.args[0], *args)
-        case "max" | "min":
+        case kind if kind in FOLDS:
             steps.add(atom.kind, atom.args[1], axes=atom.args[0])
         case "index" | "size":
             steps.add(atom.kind, axes=(atom.args[0],))

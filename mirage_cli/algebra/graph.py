@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mirage_cli.algebra.canonical import Algebra, Atom, Form
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.ops import OPS, Number, Type
+from mirage_cli.ir.ops import FOLDS, OPS, Number, Type
 from mirage_cli.ir.program import FLOAT8, HALVES, Program, cast_of, tensor_type
 
 Source = Form | int | Number
@@ -197,8 +197,8 @@ def type_of(form: Form, program: Program) -> Type:
             return all(not x.terms or type_of(x, program) == "int" for x in chosen)
         if a.kind == "fn" and OPS[a.args[0]].result == "int":
             return True
-        if a.kind in ("max", "min"):
-            return type_of(a.args[1], program) == "int"
+        if a.kind in FOLDS:
+            return OPS[a.kind].result == "same" and type_of(a.args[1], program) == "int"
         if a.kind == "sum":
             return all(integral(x) and e.denominator == 1 and e > 0 for x, e in a.args[1])
         return a.kind == "index" or (a.kind == "input" and types[a.args[0]] == "int")

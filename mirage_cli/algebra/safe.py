@@ -75,7 +75,7 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
         assert found is not None
         inner, axes, k = found
         moving = safe(inner)
-        top = algebra.scale(algebra.extremum("max", moving, axes & moving.dims), k)
+        top = algebra.scale(algebra.folded("max", moving, axes & moving.dims), k)
         rest = safe(algebra.sub(atom.args[0], algebra.scale(inner, k)))
         powered = algebra.pow(algebra.shifted_exp(moving, axes), k)
         return algebra.mul(powered, algebra.exp(algebra.add(top, rest)))

@@ -430,10 +430,8 @@ class _Checker:
                 for d in over:
                     _must(d in block.axes, f"{d} is no axis of what is reduced")
                     _must(d not in self.padded or self.is_neutral(block, d, op), f"{op} over lanes past the end of {d}")
-            case nodes.Scan(op, block, over, to):
-                _must(over in block.axes and to not in block.axes, f"no block to scan along {over}")
-                _must(self.extent(over) == self.extent(to), f"{over} and {to} have other blocks")
-                _must(self.is_neutral(block, over, op), f"{op} over lanes past the end of {over}")
+            case nodes.Scan() | nodes.Along():
+                self.scan(x)
             case nodes.Dot(left, right, accumulator):
                 self.dot(left, right)
                 added = self.known(accumulator) if isinstance(accumulator, str) else (accumulator or x).axes
@@ -442,6 +440,15 @@ class _Checker:
                 _must(self.known(accumulator) == block.axes, f"{accumulator} has other axes")
             case _:
                 self.shape(x)
+
+    def scan(self, x: nodes.Scan | nodes.Along) -> None:
+        """Blocks of positions that are told apart by two names, and what lies past the end of them."""
+        over, op = (x.over, x.op) if isinstance(x, nodes.Scan) else (x.axis, "prod")
+        _must(over in x.x.axes and x.to not in x.x.axes, f"no block to scan along {over}")
+        _must(self.extent(over) == self.extent(x.to), f"{over} and {x.to} have other blocks")
+        _must(self.is_neutral(x.x, over, op), f"{op} over lanes past the end of {over}")
+        if isinstance(x, nodes.Scan) and x.decay is not None:
+            _must(x.decay.axes == x.x.axes, "a decay of other axes")
 
     def shape(self, x: Expr) -> None:
         """Axes of what only moves or combines blocks."""

@@ -22,7 +22,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn, cast_of
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Arg, Eqn, cast_of
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.scans import Scan
 from mirage_cli.ir.schedule import (
@@ -275,11 +275,41 @@ def summands(s: Scope, e: Eqn) -> Computed:
 def _scanned(s: Scope, e: Scan) -> Expr:
     """What lies past the end is neutral where it comes first."""
     k, (axis,) = s.scheduled, e.axes
-    x, result = summands(s, e).expr, k.axes(e.dims)
+    x, decay = _decaying(k, e) if e.along else (summands(s, e).expr, None)
+    result = k.axes(e.dims)
     if axis not in x.axes:
         return x
-    found = nodes.Scan(e.op, x, axis, e.to, e.back)
+    found = nodes.Scan(e.op, x, axis, e.to, e.back, decay)
     return nodes.Permuted(found, result) if found.axes != result else found
+
+
+def _decaying(k: ScheduledKernel, e: Scan) -> tuple[Expr, Expr]:
+    """What a recurrence adds, and by what it multiplies what there was, as blocks of the same axes."""
+    (axis,), beside = e.axes, tuple(d for d in e.dims if d != e.to)
+    space = k.axes((*beside, axis))
+
+    def block(a: Arg) -> Expr:
+        if not isinstance(a, str):
+            return nodes.Literal(a)
+        x: Expr = k.full_block(a)
+        return x if k.type_of(a) == "float32" else nodes.Cast(x, k.type_of(a), "float32")
+
+    def whole(x: Expr) -> Expr:
+        if not x.axes:
+            return x if not isinstance(x, nodes.Literal) or not space else nodes.Full(x, "float32", space)
+        return x if x.axes == space else nodes.Repeated(spread(x, space), space)
+
+    first, *others = (whole(block(a)) for a in e.factors)
+    for other in others:
+        first = nodes.Apply("mul", (first, other), True, space)
+    x = _masked(k, first, [axis], neutral(e.op, False))
+    assert e.decay is not None, "a recurrence"
+    y = block(e.decay)
+    if e.along in y.axes:
+        y = nodes.Along(_masked(k, y, [e.along], nodes.Literal(Fraction(1))), e.along, axis)
+        own = tuple(d for d in space if d in y.axes)
+        y = y if y.axes == own else nodes.Permuted(y, own)
+    return x, whole(y)
 
 
 def neutral(op: str, whole: bool) -> nodes.Literal:

@@ -402,6 +402,17 @@ def running_least(x, axis: tl.constexpr, back: tl.constexpr):
     return tl.associative_scan(x, axis, smaller, reverse=back)
 """.strip()
 """What modules start with, behind the same, that have maxima or minima up to each position."""
+RECURRENCE = """
+@triton.jit
+def after(a, x, b, y):
+    return a * b, x * b + y
+
+
+@triton.jit
+def recurrence(x, decay, axis: tl.constexpr, back: tl.constexpr):
+    return tl.associative_scan((decay, x), axis, after, reverse=back)[1]
+""".strip()
+"""What modules start with that have h[t] = decay[t] * h[t - 1] + x[t]."""
 OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
 """What modules start with that call one of these functions, by its name."""
 HELPERS = {

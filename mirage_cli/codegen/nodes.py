@@ -661,17 +661,31 @@ class Reduce:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A block reduced up to each position along one of its axes, or with `back` from there on. to: that axis of the
-    result."""
+    result. decay: a block of the same axes by which each step multiplies the sum so far, or None."""
 
     op: str
     x: Expr
     over: str
     to: str
     back: bool
+    decay: Expr | None
 
     @property
     def axes(self) -> Axes:
         return tuple(self.to if d == self.over else d for d in self.x.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A block of which one axis stands for another of the same positions."""
+
+    x: Expr
+    axis: str
+    to: str
+
+    @property
+    def axes(self) -> Axes:
+        return tuple(self.to if d == self.axis else d for d in self.x.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -750,6 +764,7 @@ Expr: TypeAlias = (
     | Product
     | Reduce
     | Scan
+    | Along
     | Dot
     | Ended
     | Added

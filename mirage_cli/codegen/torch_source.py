@@ -33,7 +33,7 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
-from mirage_cli.ir.ops import OPS, Number, Op, Type
+from mirage_cli.ir.ops import OPS, Number, Op, Type, torch_reduced
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
     DTYPES,
@@ -47,6 +47,7 @@ from mirage_cli.ir.program import (
     number_type,
     tensor_type,
 )
+from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 
 Dims = tuple[str, ...]
 
@@ -84,7 +85,24 @@ class _Writer:
     def __init__(self, program: Program, name: str, blocked: Sequence[str]) -> None:
         self.program = program
         self.function, self.blocked = name, dict.fromkeys(blocked)
-        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *DTYPES}
+        reserved = {
+            "torch",
+            "dtype",
+            "wide",
+            "device",
+            "there",
+            "one",
+            "at",
+            "again",
+            "source",
+            "kept",
+            "x",
+            "decay",
+            "span",
+            "rest",
+            name,
+            *DTYPES,
+        }
         reserved |= {f"{x}_{d}" for x in ("start", "size") for d in blocked}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
@@ -118,8 +136,8 @@ class _Writer:
             self.values[t.name] = replace(self.values[t.name], text=text)
 
     def text(self) -> str:
-        for e in self.program.eqns:
-            self.values[e.out] = self.statement(e)
+        for e in by_scans(self.program).eqns:
+            self.values[e.out] = self.scan(e) if isinstance(e, Scan) else self.statement(e)
         results = self.results()
         parameters = [
             *(self.names[t.name] for t in self.program.inputs),
@@ -280,12 +298,36 @@ class _Writer:
             case "reduction":
                 x = self.operand(e.args[0], e.type)
                 layout = _without(x.layout, e.axes)
-                return self.assign(e, row.torch.format(x.text, _places(x.layout, e.axes)), layout)
+                return self.assign(e, torch_reduced(row, x.text, [x.layout.index(a) for a in e.axes]), layout)
             case "contraction":
                 text, layout = self.contraction(e, row)
                 return self.assign(e, text, layout)
             case _:
                 return self.cast(e, row) if row.cast else self.elementwise(e, row)
+
+    def scan(self, e: Scan) -> _Value:
+        """A reduction up to each position."""
+        if e.along:
+            return self.recurrence(e)
+        x, (axis,) = self.operand(e.args[0], e.type), e.axes
+        place = x.layout.index(axis)
+        text = OPS[e.op].torch_scan.format(f"{x.text}.flip({place})" if e.back else x.text, place)
+        layout = tuple(e.to if d == axis else d for d in x.layout)
+        return self.assign(e, f"{text}.flip({place})" if e.back else text, layout)
+
+    def recurrence(self, e: Scan) -> _Value:
+        """h[t] = decay[t] * h[t - 1] + x[t], or h[t + 1]."""
+        (axis,), beside, dtype = e.axes, tuple(d for d in e.dims if d != e.to), self.computes_in(e)
+        layout = (*beside, axis)
+        assert e.decay is not None, "a recurrence"
+        given = [self.operand(a, "float", dtype) for a in (*e.factors, e.decay)]
+        given[-1] = replace(given[-1], layout=tuple(axis if d == e.along else d for d in given[-1].layout))
+        *factors, decay = (self.aligned(x, layout, "float", dtype) for x in given)
+        self.statements.append(f"x, decay = torch.broadcast_tensors({' * '.join(factors)}, {decay})")
+        if e.back:
+            self.statements.append("x, decay = x.flip(-1), decay.flip(-1)")
+        self.statements += TORCH_RECURRENCE.format(out="x", decay="decay").split("\n")
+        return self.assign(e, "x.flip(-1)" if e.back else "x", (*beside, e.to))
 
     def assign(self, e: Eqn, text: str, layout: Dims, scalar: bool = False) -> _Value:
         name = self.names[e.out]

@@ -281,7 +281,9 @@ def _initialise(s: p.Initialise, names: Names) -> Iterator[str]:
 def _accumulate(s: p.Accumulate, names: Names) -> Iterator[str]:
     acc, block = names[s.out], _expr(s.block, names)
     nan = NAN_TOO if s.nan else ""
-    text = f"{acc} += {block}" if s.op == "sum" else f"{acc} = tl.{s.op}imum({acc}, {block}{nan})"
+    text = f"{acc} += {block}" if s.op == "sum" else f"{acc} = {OPS[OPS[s.op].joins].triton.format(acc, block)}"
+    if OPS[s.op].extremum:
+        text = f"{acc} = tl.{s.op}imum({acc}, {block}{nan})"
     yield text + _note(s.block.axes)
 
 
@@ -558,7 +560,10 @@ def _reduce(x: nodes.Reduce, names: Names) -> str:
 
 
 def _scan(x: nodes.Scan, names: Names) -> str:
-    return OPS[x.op].scan.format(_expr(x.x, names), x.x.axes.index(x.over), x.back)
+    place = x.x.axes.index(x.over)
+    if x.decay is not None:
+        return f"recurrence({_expr(x.x, names)}, {_expr(x.decay, names)}, {place}, {x.back})"
+    return OPS[x.op].scan.format(_expr(x.x, names), place, x.back)
 
 
 def _dot(x: nodes.Dot, names: Names) -> str:
@@ -648,6 +653,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
     nodes.Scan: _scan,
+    nodes.Along: lambda x, names: _expr(x.x, names),
     nodes.Dot: _dot,
     nodes.Ended: lambda x, names: f"ended({_expr(x.x, names)})",
     nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",

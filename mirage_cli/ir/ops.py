@@ -90,7 +90,8 @@ class Op:
     identity: of a reduction: what masked-out lanes and empty accumulators hold. joins: the operator that makes the
         result of two parts' results.
     scan: of a reduction: the text in Triton for that up to each position; {1} is the axis, and {2} whether it is that
-        from each position on.
+        from each position on. torch_scan: the same in torch, from the first position on.
+    torch_axes: how many axes torch's function reduces at once.
     all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
     cast: the floating-point type that the argument is rounded to, and the result is of.
     jumps: between numbers that rounding tells apart: of an argument near such a place, every bit counts.
@@ -138,6 +139,8 @@ class Op:
     identity: float | None = None
     joins: str = ""
     scan: str = ""
+    torch_scan: str = ""
+    torch_axes: Literal["all", "one"] = "all"
     all_reduce: str = ""
     cast: str = ""
     jumps: bool = False
@@ -148,6 +151,11 @@ class Op:
         return self.result == "bool" and self.arity == 2 and not self.masks
 
     @property
+    def folds(self) -> bool:
+        """A reduction of which nothing is pulled out, as factors are out of a sum."""
+        return self.kind == "reduction" and self.joins != "add"
+
+    @property
     def extremum(self) -> bool:
         """A reduction to the largest or the least."""
         return self.kind == "reduction" and self.identity in (INF, -INF)
@@ -155,7 +163,9 @@ class Op:
     def neutral(self, whole: bool) -> float:
         """The identity of a reduction of floating-point numbers, or of int32."""
         assert self.identity is not None, f"{self.name} is no reduction"
-        return {INF: (1 << 31) - 1, -INF: -(1 << 31)}.get(self.identity, 0) if whole else self.identity
+        if not whole:
+            return self.identity
+        return int({INF: (1 << 31) - 1, -INF: -(1 << 31)}.get(self.identity, self.identity))
 
     def __post_init__(self) -> None:
         assert self.known in get_args(Known) and self.growth in get_args(Growth), f"row {self.name}"
@@ -282,6 +292,16 @@ def _bitwise(
               exact=lambda x, y: _of_bits(of, x, y), integers=True, **rest)  # fmt: skip
 
 
+PRODUCT = """
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def product(x, axis: tl.constexpr):
+    return tl.reduce(x, axis, times)
+""".strip()
 ROUND = """
 @triton.jit
 def round_to_even(x):
@@ -408,7 +428,7 @@ _ROWS = [
     Op("mul", "elementwise", 2, "x * y", np.multiply, lambda F, x, y: F.mul(x, y), lambda A, x, y: A.mul(x, y),
        "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, zero="either", degree="add",
        known="exactly", growth="product", commutes=True, takes_infinity=False,
-       symbol="*", called=False, exact=operator.mul,
+       symbol="*", called=False, exact=operator.mul, all_reduce="PRODUCT",
        whole=lambda x, y: (min(a * b for a in x for b in y), max(a * b for a in x for b in y))),
     Op("div", "elementwise", 2, "x / y", np.divide, lambda F, x, y: F.div(x, y),
        lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
@@ -611,15 +631,23 @@ _ROWS = [
     Op("sum", "reduction", 1, "sum over axes", np.sum, lambda F, x, axes: F.sum(x, axes),
        lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first",
        known="exactly", growth="first", commutes=False, takes_infinity=False, identity=0.0, joins="add",
-       scan="tl.cumsum({0}, axis={1}, reverse={2})"),
+       scan="tl.cumsum({0}, axis={1}, reverse={2})", torch_scan="torch.cumsum({0}, dim={1})"),
     Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum(x, axes, largest=True),
-       lambda A, x, axes: A.extremum("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same",
+       lambda A, x, axes: A.folded("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same",
        known="extremum", growth="all", commutes=False, takes_infinity=False,
-       identity=-INF, joins="maximum", scan="running_largest({0}, {1}, {2})"),
+       identity=-INF, joins="maximum", scan="running_largest({0}, {1}, {2})",
+       torch_scan="torch.cummax({0}, dim={1}).values"),
     Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum(x, axes, largest=False),
-       lambda A, x, axes: A.extremum("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same",
+       lambda A, x, axes: A.folded("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same",
        known="extremum", growth="all", commutes=False, takes_infinity=False,
-       identity=INF, joins="minimum", scan="running_least({0}, {1}, {2})"),
+       identity=INF, joins="minimum", scan="running_least({0}, {1}, {2})",
+       torch_scan="torch.cummin({0}, dim={1}).values"),
+    Op("prod", "reduction", 1, "product over axes", lambda x, axis: np.prod(x * 1.0, axis=axis),
+       lambda F, x, axes: F.prod(x, axes), lambda A, x, axes: A.folded("prod", x, axes),
+       "product({0}, {1})", "torch.prod({0}, dim={1})", "float",
+       domain=((0.5, 1.5),), known="exactly", growth="all", commutes=False, takes_infinity=False, assignable=True,
+       helper=PRODUCT, identity=1.0, joins="mul", scan="tl.cumprod({0}, axis={1}, reverse={2})",
+       torch_scan="torch.cumprod({0}, dim={1})", torch_axes="one"),
     Op("dot", "contraction", 2, "multiply, then sum over axes", lambda x, y, axis: np.sum(x * y, axis=axis),
        lambda F, x, y, axes: F.dot(x, y, axes), lambda A, x, y, axes: A.sum(A.mul(x, y), axes),
        "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, zero="either", degree="add",
@@ -629,12 +657,25 @@ _ROWS = [
 OPS: Mapping[str, Op] = {row.name: row for row in _ROWS}
 """Every primitive operator by name. Derived operators (softmax, ...) are rows of `ir.derived.DERIVED`."""
 
+FOLDS = frozenset(name for name, row in OPS.items() if row.folds)
+"""The reductions that are atoms of the algebra, whatever they are of."""
+
 
 def power_of_two(x: object) -> int | None:
     """The n of 2**n, of a number of a program."""
     if not isinstance(x, Fraction) or x.denominator != 1 or x <= 0 or x.numerator & (x.numerator - 1):
         return None
     return x.numerator.bit_length() - 1
+
+
+def torch_reduced(row: Op, text: str, places: Sequence[int]) -> str:
+    """The text in torch of a reduction over axes at these places."""
+    at = tuple(places)
+    if row.torch_axes == "all":
+        return row.torch.format(text, at[0] if len(at) == 1 else at)
+    for place in sorted(at, reverse=True):
+        text = row.torch.format(text, place)
+    return text
 
 
 def flops_of(name: str, args: Sequence[object]) -> float:

@@ -6,6 +6,10 @@
                                          within[b, r] = sum(where(i <= r, B, 0); i)
                                          before[b] = sum(where(a < b, sum(B; i)[a], 0); a)
                                          add(within, before)[b = t // 256, r = t % 256]       of 65,536 positions t
+    sum(where(s <= t, X[s] * prod(where(s < r and r <= t, D[r], 1); r), 0); s)
+                                     -->  total[b] = the last of within[b], whole[b] = prod(D[b]; r)
+                                         before[b] = whole[b - 1] * before[b - 1] + total[b - 1]
+                                         add(within, mul(prod(where(r <= w, D[b, r], 1); r), before))
 
 So it is with maxima and minima, but for the blocks: finite fields know no maximum of two maxima. A kernel that holds j
 and t whole has a scan of them (`ir.scans`). What lies outside of an axis is read as what changes no reduction.
@@ -22,7 +26,7 @@ from mirage_cli.ir.access import Index, index, quotient, remainder
 from mirage_cli.ir.ops import OPS, Order
 from mirage_cli.ir.program import Arg, Eqn, Part, Program, Tensor
 from mirage_cli.ir.rewriter import Rewriter
-from mirage_cli.ir.scans import Upto, upto
+from mirage_cli.ir.scans import Scan, Upto, by_scans, scan_of, upto
 
 LONG = 8192
 """Positions of the longest axis that is not taken in blocks."""
@@ -31,6 +35,11 @@ LEAST = 1024
 LENGTHS = range(256, 127, -1)
 """Positions of a block: the first of these of which an axis is a multiple, or else the first. A program instance may
 have several blocks; tests of a μGraph have some whole ones (`verify.reduced`)."""
+DECAYING = (16, 32)
+"""The same of a recurrence, whose tests hold all triples of positions: the first of these of which there are at most
+`MANY`, or else the last."""
+MANY = 4096
+"""Blocks of a recurrence that one program instance may well walk, with some of the axes beside it."""
 
 
 def in_scans(program: Program, long: int = LONG) -> Program | None:
@@ -52,7 +61,8 @@ def pairs_of(program: Program) -> tuple[tuple[str, str], ...]:
     for e in program.eqns:
         found.known[e.out] = e
     ways = filter(None, map(found.found, program.eqns))
-    return tuple((x.upto.axis, x.upto.to) for x in ways)
+    decaying = (e for e in by_scans(program).eqns if isinstance(e, Scan) and e.along)
+    return (*((x.upto.axis, x.upto.to) for x in ways), *((a, e.to) for e in decaying for a in e.over))
 
 
 def _stored_by_blocks(program: Program, stored: Mapping[str, Part]) -> Program:
@@ -86,12 +96,20 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Axes of blocks and of positions within one; `earlier` and `inner` are those that are summed."""
+    """Axes of blocks and of positions within one; `earlier` and `inner` are those that are summed, `between` and
+    `after` those of decays."""
 
     block: str
     within: str
     earlier: str
     inner: str
+    between: str = ""
+    after: str = ""
+
+
+def _ordered(order: Order) -> str:
+    """The comparison that asks for this order."""
+    return next(name for name, row in OPS.items() if row.order == order)
 
 
 class _Running(Rewriter):
@@ -102,7 +120,7 @@ class _Running(Rewriter):
     def __init__(self, program: Program, long: int) -> None:
         super().__init__(program)
         self.long = long
-        self.blocks: dict[int, _Blocks] = {}
+        self.blocks: dict[tuple[int, bool], _Blocks] = {}
         self.stored: dict[str, Part] = {}
         self.ways: dict[str, _Found] = {}
 
@@ -111,7 +129,8 @@ class _Running(Rewriter):
         self.known[e.out] = e
         found = self.turned(e) if e.op == "rename" else self.found(e)
         if found is None:
-            return (e,)
+            decaying = self.decaying(e)
+            return tuple(self.decaying_by_blocks(decaying)) if decaying else (e,)
         self.ways[e.out] = found
         return tuple(self.scanned(found, found.e is not e))
 
@@ -163,8 +182,7 @@ class _Running(Rewriter):
         """The reduction of a value up to each position, of the kind that `e` is."""
         yield (left := self.made(at.axis, "index", (), (at.axis,)))
         yield (right := self.made(at.to, "index", (), (at.to,)))
-        order = Order(strict=at.apart > 0, turned=at.back)
-        op = next(name for name, row in OPS.items() if row.order == order)
+        op = _ordered(Order(strict=at.apart > 0, turned=at.back))
         yield (mask := self.made(f"{e.out}_mask", op, (left.out, right.out)))
         yield (some := self.made(f"{e.out}_some", "where", (mask.out, value, self.nothing(e))))
         yield self.define(e.out if name == e.out else self.name(f"{e.out}_{name}"), e.op, (some.out,), (at.axis,))
@@ -246,17 +264,106 @@ class _Running(Rewriter):
         yield from (*first, within)
         yield (both := self.made(f"{e.out}_both", OPS[e.op].joins, (within.out, before.out)))
         self.sums |= {total.out, earlier.out, before.out, within.out, both.out}
-        to = index({at.to: 1})
-        read = ((x.block, quotient(to, length)), (x.within, remainder(to, length)))
-        yield self.define(e.out, "rename", (both.out,), tuple(text for d, i in read for text in (d, str(i))))
+        yield self.from_blocks(e, at.to, both.out, x, length)
+
+    def from_blocks(self, e: Eqn, to: str, both: str, x: _Blocks, length: int) -> Eqn:
+        """The read of what is there by blocks, which is written as it is where an output is nothing else."""
+        place, size = index({to: 1}), self.dims[to]
+        read = ((x.block, quotient(place, length)), (x.within, remainder(place, length)))
         out = next((t for t in self.program.outputs if t.name == e.out), None)
         if out is not None and size % length == 0:
-            access = tuple(index({x.block: length, x.within: 1} if d == at.to else {d: 1}) for d in out.dims)
-            self.stored[e.out] = Part(both.out, out, access)
+            access = tuple(index({x.block: length, x.within: 1} if d == to else {d: 1}) for d in out.dims)
+            self.stored[e.out] = Part(both, out, access)
+        return self.define(e.out, "rename", (both,), tuple(text for d, i in read for text in (d, str(i))))
 
-    def blocks_of(self, size: int, length: int) -> _Blocks:
-        if size not in self.blocks:
+    def decaying(self, e: Eqn) -> Scan | None:
+        """A recurrence along an axis that is taken in blocks."""
+        if e.op not in OPS or OPS[e.op].kind != "reduction":
+            return None
+        eqns = {name: x for name, x in self.known.items() if isinstance(x, Eqn) and x.op in OPS}
+        found = scan_of(e, eqns, {name: x.dims for name, x in self.known.items()})
+        if found is None or not found.along or {found.to, *found.over} & self.fixed:
+            return None
+        long = self.dims[found.to] > self.long
+        return found if long and all(self.dims[a] == self.dims[found.to] for a in found.over) else None
+
+    def decaying_by_blocks(self, e: Scan) -> Iterator[Eqn]:
+        """The recurrence within each block, from nothing on; its last results and the decays over blocks; the
+        recurrence of these; and what is left of them at each position."""
+        (axis,), size, product = e.axes, self.dims[e.to], replace(e, op="prod")
+        length = next((n for n in DECAYING if size <= n * MANY), DECAYING[-1])
+        x, step = self.blocks_of(size, length, True), 1 if e.back else -1
+        value, *others = e.factors
+        for other in others:
+            yield (term := self.made(f"{e.out}_term", "mul", (value, other)))
+            value = term.out
+        assert isinstance(value, str), "one of the factors has the axis"
+        yield from (some := [*self.moved(e, value, axis, index({x.block: length, x.inner: 1}))])
+        block = some[-1].out
+        yield from (some := [*self.decays(e, x, length)])
+        decay = some[-1].out
+        yield (whole := self.made(f"{e.out}_whole", "prod", (decay,), (x.after,)))
+        yield from (some := [*self.moved(product, decay, x.after, index({x.after: 1}, -step))])
+        yield from (some := [*self.reduced(product, some[-1].out, Upto(x.after, x.inner, not e.back, 0), "left")])
+        yield (total := self.made(f"{e.out}_total", "dot", (block, some[-1].out), (x.inner,)))
+        yield (ends := self.made(f"{e.out}_moved", "rename", (total.out,), (x.block, str(index({x.earlier: 1}, step)))))
+        yield from (there := [*self.there(e, x.earlier, step, length)])
+        yield (ends := self.made(f"{e.out}_some", "where", (there[-1].out, ends.out, self.nothing(e))))
+        # the first decay has nothing to multiply
+        yield (
+            wholes := self.made(f"{e.out}_moved", "rename", (whole.out,), (x.block, str(index({x.between: 1}, step))))
+        )
+        axes = x.earlier, x.between, x.block
+        yield from (before := [*self.recurrence(e, ends.out, wholes.out, axes, "before")])
+        yield from (within := [*self.recurrence(e, block, decay, (x.inner, x.after, x.within), "within")])
+        yield from (kept := [*self.reduced(product, decay, Upto(x.after, x.within, e.back, 0), "kept")])
+        yield (carried := self.made(f"{e.out}_carried", "mul", (kept[-1].out, before[-1].out)))
+        yield (both := self.made(f"{e.out}_both", "add", (within[-1].out, carried.out)))
+        new = (whole, some[-1], total, before[-1], within[-1], kept[-1], carried, both)
+        self.sums |= {q.out for q in new}
+        yield self.from_blocks(e, e.to, both.out, x, length)
+
+    def decays(self, e: Scan, x: _Blocks, length: int) -> Iterator[Eqn]:
+        """The decays of each block: 1 past the end of the axis."""
+        decay, nothing = e.decay, replace(e, op="prod")
+        assert decay is not None, "a recurrence"
+        if isinstance(decay, str) and e.along in self.known[decay].dims:
+            yield from self.moved(nothing, decay, e.along, index({x.block: length, x.after: 1}))
+            return
+        yield (place := self.made(x.after, "index", (), (str(index({x.block: length, x.after: 1})),)))
+        yield (end := self.made(f"{e.to}_size", "size", (), (e.to,)))
+        yield (there := self.made(f"{e.out}_mask", "lt", (place.out, end.out)))
+        yield self.made(f"{e.out}_decay", "where", (there.out, decay, Fraction(1)))
+
+    def there(self, e: Scan, axis: str, step: int, length: int) -> Iterator[Eqn]:
+        """Whether there is a block in front of each, or behind."""
+        if step < 0:
+            yield (place := self.made(axis, "index", (), (str(index({axis: 1}, step)),)))
+            yield self.made(f"{e.out}_mask", "ge", (place.out, Fraction(0)))
+            return
+        yield (place := self.made(axis, "index", (), (str(index({axis: length}, length)),)))
+        yield (end := self.made(f"{e.to}_size", "size", (), (e.to,)))
+        yield self.made(f"{e.out}_mask", "lt", (place.out, end.out))
+
+    def recurrence(self, e: Scan, value: str, decay: str, axes: tuple[str, str, str], name: str) -> Iterator[Eqn]:
+        """What there is at each position of the last of these axes, of values along the first and decays along the
+        second."""
+        axis, along, to = axes
+        left, right, end = (self.made(a, "index", (), (a,)) for a in (along, axis, to))
+        behind = self.made(f"{e.out}_mask", _ordered(Order(strict=True, turned=not e.back)), (left.out, right.out))
+        until = self.made(f"{e.out}_mask", _ordered(Order(strict=False, turned=e.back)), (left.out, end.out))
+        there = self.made(f"{e.out}_mask", "and", (behind.out, until.out))
+        some = self.made(f"{e.out}_some", "where", (there.out, decay, Fraction(1)))
+        decayed = self.made(f"{e.out}_decayed", "prod", (some.out,), (along,))
+        term = self.made(f"{e.out}_term", "mul", (value, decayed.out))
+        yield from (left, right, end, behind, until, there, some, decayed, term)
+        yield from self.reduced(e, term.out, Upto(axis, to, e.back, 0), name)
+        self.sums |= {decayed.out, term.out}
+
+    def blocks_of(self, size: int, length: int, decaying: bool = False) -> _Blocks:
+        if (size, decaying) not in self.blocks:
             count = -(-size // length)
             sizes = {"block": count, "within": length, "earlier": count, "inner": length}
-            self.blocks[size] = _Blocks(**{name: self.new(name, n) for name, n in sizes.items()})
-        return self.blocks[size]
+            sizes |= {"between": count, "after": length} if decaying else {}
+            self.blocks[size, decaying] = _Blocks(**{name: self.new(name, n) for name, n in sizes.items()})
+        return self.blocks[size, decaying]

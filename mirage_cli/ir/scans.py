@@ -1,6 +1,8 @@
 """Reductions up to each position of an axis that a kernel holds whole: one scan computes those of all positions.
 
     sum(where(j <= t, X[j], 0); j)  -->  running sums of X, with the roles j:tile, t:tile
+    sum(where(s <= t, B[s] * prod(where(s < r and r <= t, A[r], 1); r), 0); s)
+                                    -->  h[t] = A[t] * h[t - 1] + B[t], with the roles r:tile, s:tile, t:tile
 
 μGraphs keep the masked reduction, which says all of it. As with the matrix units, how a block of it is computed is left
 to the cost model and the planner: both see the kernel with `Scan`s in its place.
@@ -14,17 +16,50 @@ from functools import lru_cache
 
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, live_eqns
+from mirage_cli.ir.program import Arg, Eqn, Program, live_eqns
 from mirage_cli.ir.reach import ONE, Linear, linear
 
 
 @dataclass(frozen=True, slots=True)
 class Scan(Eqn):
-    """At each position along `to`, what `op` makes of its argument along `axes` up to the same position, or with `back`
-    from there on."""
+    """At each position along `to`, what `op` makes of its arguments' product along `axes` up to the same position, or
+    with `back` from there on.
+
+    along: the axis of the last argument where that is a decay, by which each step multiplies the sum so far; else "".
+    """
 
     to: str
     back: bool
+    along: str = ""
+
+    @property
+    def factors(self) -> tuple[Arg, ...]:
+        """What is reduced: the product of these."""
+        return self.args[:-1] if self.along else self.args
+
+    @property
+    def decay(self) -> Arg | None:
+        return self.args[-1] if self.along else None
+
+    @property
+    def combined(self) -> int:
+        """How many values it combines at once."""
+        return 2 if self.along else 1
+
+    @property
+    def acts_on(self) -> frozenset[str]:
+        """The axes that it names: positions along all of them are told apart."""
+        return frozenset((self.to, *self.over))
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """The axes that are held whole with that of the result."""
+        return (*self.axes, *((self.along,) if self.along else ()))
+
+    @property
+    def spans(self) -> frozenset[str]:
+        """The axes of its result: what is reduced is held for no pair of positions."""
+        return frozenset(self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +97,17 @@ def upto(mask: Eqn, axis: str, eqns: Mapping[str, Eqn]) -> Upto | None:
     return Upto(axis, to, factor < 0, constant) if opposite == -factor else None
 
 
-def _scan(e: Eqn, eqns: Mapping[str, Eqn], dims: Mapping[str, tuple[str, ...]]) -> Scan | None:
+TORCH_RECURRENCE = """
+for span in [1 << n for n in range(({out}.shape[-1] - 1).bit_length())]:
+    rest = {out}.shape[-1] - span
+    {out} = torch.cat([{out}[..., :span], {out}[..., span:] + {decay}[..., span:] * {out}[..., :rest]], -1)
+    {decay} = torch.cat([{decay}[..., :span], {decay}[..., span:] * {decay}[..., :rest]], -1)
+""".strip()
+"""The text in torch that makes of x[..., t], which is called {{out}}, h[..., t] = decay[..., t] * h[..., t - 1] +
+x[..., t]: twice as many steps of all positions at once, until all are taken (Hillis and Steele 1986)."""
+
+
+def scan_of(e: Eqn, eqns: Mapping[str, Eqn], dims: Mapping[str, tuple[str, ...]]) -> Scan | None:
     """A masked reduction as a scan, whatever the sizes of its two axes are."""
     if OPS[e.op].kind != "reduction" or len(e.axes) != 1 or (some := eqns.get(e.values[0])) is None:
         return None
@@ -75,15 +120,57 @@ def _scan(e: Eqn, eqns: Mapping[str, Eqn], dims: Mapping[str, tuple[str, ...]]) 
         return None
     (axis,) = e.axes
     found = upto(eqns[mask], axis, eqns)
-    if found is None or found.apart or axis not in dims[value] or found.to in dims[value]:
+    if found is None or found.apart or axis not in dims[value]:
         return None
+    if found.to in dims[value]:
+        return _recurrence(e, value, found, eqns, dims) if e.op == "sum" else None
     return Scan(e.out, e.op, (value,), e.axes, e.dims, e.type, found.to, found.back)
 
 
+def _recurrence(
+    e: Eqn, value: str, at: Upto, eqns: Mapping[str, Eqn], dims: Mapping[str, tuple[str, ...]]
+) -> Scan | None:
+    """A sum of products, one of whose factors is that of the decays behind each position."""
+    factors: list[Arg] = []
+    while (q := eqns.get(value)) is not None and q.op == "mul":
+        decayed = [a for a in q.values if at.to in dims[a]]
+        if len(decayed) != 1:
+            return None
+        (value,) = decayed
+        factors += [a for a in q.args if a != value]
+    found = _decay(q, at, eqns) if q is not None else None
+    given = [v for v in (*factors, found and found[0]) if isinstance(v, str)]
+    if found is None or not any(at.axis in dims[v] for v in factors if isinstance(v, str)):
+        return None
+    decay, along = found
+    apart = {at.to, at.axis, along}
+    if any(len(apart & {*dims[v]}) > 1 for v in given) or any(along in dims[v] for v in factors if isinstance(v, str)):
+        return None
+    if isinstance(decay, str) and at.axis in dims[decay]:
+        return None
+    return Scan(e.out, e.op, (*factors, decay), e.axes, e.dims, e.type, at.to, at.back, along)
+
+
+def _decay(e: Eqn, at: Upto, eqns: Mapping[str, Eqn]) -> tuple[Arg, str] | None:
+    """What a product multiplies from behind the position along the axis of a sum on, up to that of its result, or with
+    `back` in front of it and from that on; and along which axis it does."""
+    some = eqns.get(e.values[0]) if OPS[e.op].kind == "reduction" and len(e.axes) == 1 else None
+    if some is None or OPS[e.op].joins != "mul" or OPS[some.op].masks != (0,) or len(some.args) != 3:
+        return None
+    mask, decay, outside = some.args
+    both = eqns.get(mask) if isinstance(mask, str) else None
+    if both is None or both.op != "and" or isinstance(outside, str) or outside != OPS[e.op].identity:
+        return None
+    (along,) = e.axes
+    ends = {upto(eqns[m], along, eqns) for m in both.values if m in eqns}
+    want = {Upto(along, at.to, at.back, 0), Upto(along, at.axis, not at.back, 1)}
+    return (decay, along) if ends == want else None
+
+
 def possible(kernel: Kernel) -> Iterator[Scan]:
-    """Those of a kernel that there are once both of their axes are held whole."""
+    """Those of a kernel that there are once all of their axes are held whole."""
     eqns = {e.out: e for e in kernel.body}
-    return (s for e in kernel.body if (s := _scan(e, eqns, kernel.value_dims)) is not None)
+    return (s for e in kernel.body if (s := scan_of(e, eqns, kernel.value_dims)) is not None)
 
 
 def with_scans(kernel: Kernel, some: Collection[Scan]) -> Kernel:
@@ -93,17 +180,31 @@ def with_scans(kernel: Kernel, some: Collection[Scan]) -> Kernel:
     return replace(kernel, body=tuple(live_eqns(body, (s.value for s in kernel.stores)))) if scans else kernel
 
 
+@lru_cache(maxsize=64)
+def by_scans(program: Program) -> Program:
+    """The program with scans in the place of its reductions up to each position, as floating-point numbers are
+    evaluated: of 65,536 positions, no 4,294,967,296 elements are held."""
+    eqns = {e.out: e for e in program.eqns if e.op in OPS}
+    dims = {name: x.dims for name, x in program.values().items()}
+    scans = (s for e in eqns.values() if (s := scan_of(e, eqns, dims)) is not None)
+    found = {s.out: s for s in scans if all(program.sizes[a] == program.sizes[s.to] for a in s.over)}
+    if not found:
+        return program
+    wanted = [*(t.name for t in program.outputs), *(p.value for p in program.parts)]
+    return replace(program, eqns=tuple(live_eqns((found.get(e.out, e) for e in program.eqns), wanted)))
+
+
 @lru_cache(maxsize=4096)
 def scanned(kernel: Kernel) -> Kernel:
     """The kernel with the scans whose axes it holds whole. These have one size (`whole_alike`)."""
     whole = {*kernel.with_role("tile")}
-    return with_scans(kernel, [s for s in possible(kernel) if {s.to, *s.axes} <= whole])
+    return with_scans(kernel, [s for s in possible(kernel) if {s.to, *s.over} <= whole])
 
 
 def whole_alike(kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Whether the axes of all scans are pairs of one size."""
     scans = (e for e in scanned(kernel).body if isinstance(e, Scan))
-    return all(sizes[s.to] == sizes[a] for s in scans for a in s.axes)
+    return all(sizes[s.to] == sizes[a] for s in scans for a in s.over)
 
 
 def reduces(e: Eqn) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import KernelSchedule, whole_blocks
-from mirage_cli.search.roles import MAX_BLOCK
+from mirage_cli.search.roles import BESIDE_SCAN, MAX_BLOCK
 from mirage_cli.search.work import Model
 
 Array = NDArray[np.float64]
@@ -71,6 +71,7 @@ def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence
 def held(m: Model, block: Mapping[str, Array] | Mapping[str, float], zero: Array | float) -> tuple[Any, Any]:
     """Elements of the largest value, and of all accumulators."""
     largest = reduce(np.maximum, (elements_of(block, v) for v in m.values), zero + 1.0)
+    largest = reduce(np.maximum, (elements_of(block, v) * n * BESIDE_SCAN for v, n in m.scanned), largest)
     return largest, sum((elements_of(block, a) for a in m.accumulators), zero)
 
 

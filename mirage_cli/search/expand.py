@@ -19,7 +19,7 @@ from mirage_cli.algebra.graph import Decomposition, Node, Step
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns, tensor_type
 from mirage_cli.search.cuts import Bounds
@@ -109,7 +109,7 @@ def degree(form: Form) -> Fraction:
             return Fraction(1)
         if a.kind == "sum":
             return of_mono(a.args[1])
-        if a.kind in ("max", "min"):
+        if a.kind in FOLDS:
             return degree(a.args[1])
         return degree(a.args[0]) if a.kind == "poly" else Fraction(0)
 
@@ -244,7 +244,7 @@ class Space:
 
     def holds_reduction(self, f: Form) -> bool:
         """Whether every way to make this class from inputs reduces something."""
-        return any(a.kind in ("sum", "max", "min", "shifted_exp", "poly") for m, _ in f.terms for a, _ in m)
+        return any(a.kind in {"sum", "shifted_exp", "poly", *FOLDS} for m, _ in f.terms for a, _ in m)
 
     def expansions(self, targets: tuple[Form, ...], ask: Callable[[], None] = lambda: None) -> list[Expansion]:
         """Every expansion of these targets within the bounds; where there are more, a spread of them.

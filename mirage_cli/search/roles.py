@@ -17,7 +17,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
-from mirage_cli.ir.ops import OPS, Type
+from mirage_cli.ir.ops import FOLDS, OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.scans import possible, reduces, with_scans
@@ -28,8 +28,9 @@ TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
 MAX_BLOCK = 65536
 """Elements of the largest block that a program instance may hold in registers."""
-MAX_SCAN = 32768
-"""And of the largest block of a scan: Triton may bring 4 bytes of each through shared memory to another layout."""
+BESIDE_SCAN = 2
+"""The part of such a block that a scan may combine: Triton may bring 4 bytes of each through shared memory to another
+layout."""
 CROWDED = 1024
 """Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
@@ -123,12 +124,12 @@ def _choices_of_roles(
     dims = base.value_dims
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
-    scans = [s for s in possible(base) if sizes[s.to] == sizes[s.axes[0]]]
+    scans = [s for s in possible(base) if all(sizes[s.to] == sizes[a] for a in s.over)]
     spaces = _spaces(with_scans(base, scans))
-    scanned = {s.dims for s in scans}
+    scanned = {(s.dims, s.combined * BESIDE_SCAN) for s in scans}
     together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
     # axes of which either is held whole where the other is: then a scan has all results at once
-    alike = {(s.to, s.axes[0]) for s in scans if s.to not in reduced}
+    alike = {(s.to, a) for s in scans if s.to not in reduced for a in s.over}
 
     longest = {_longest_together(q, sizes) for q in reductions}
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
@@ -154,7 +155,8 @@ def _choices_of_roles(
             here: Roles = (*chosen, (dim, role))
             held = {a for a, r in here if r == "tile"}
             walked = [a for a, r in chosen if r in ("loop", "split")]
-            if role == "tile" and (_longer(spaces, held, sizes, MAX_BLOCK) or _longer(scanned, held, sizes, MAX_SCAN)):
+            too_long = any(_longer([dims], held, sizes, MAX_BLOCK // n) for dims, n in scanned)
+            if role == "tile" and (too_long or _longer(spaces, held, sizes, MAX_BLOCK)):
                 yield InexpressibleError("blocks too large")
             elif role in ("loop", "split") and any((dim, a) in inside or (a, dim) in inside for a in walked):
                 yield InexpressibleError("nested loop")
@@ -337,7 +339,7 @@ def _merge(
         for m, g in degrees[n].items():
             for i in range(abs(g)):
                 part = emit(f"{n}_{m}_{i}", "mul" if g > 0 else "div", part, f"{m}_scale")
-        emit(n, ops[n] if OPS[ops[n]].extremum else "sum", part, over=(chunk,))
+        emit(n, ops[n] if ops[n] in FOLDS else "sum", part, over=(chunk,))
     return loads, tuple(body)
 
 

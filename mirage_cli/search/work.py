@@ -113,6 +113,8 @@ class Model:
     products: tuple[Axes, ...]
     values: tuple[Axes, ...]
     """Spaces of values, those that lie within no other."""
+    scanned: tuple[tuple[Axes, int], ...]
+    """The axes of scans, and how many values each combines at once."""
     computed: tuple[Axes, ...]
     """Of accumulators, products and what is computed: those that lie within no other."""
     shared: frozenset[str]
@@ -198,6 +200,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         at_once.lanes,
         products,
         widest([*dims.values(), *reduced]),
+        tuple((e.dims, e.combined) for e in kernel.body if isinstance(e, Scan)),
         widest([*accumulators, *products, *(axes for w, _ in segments for axes, *_ in w.elementwise)]),
         _shared(kernel, dims),
         tuple(element_bytes.items()),
@@ -440,7 +443,7 @@ def _elementwise(
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = axes, operand, axes_beside(axes, spaces)
-        flops = flops_of(e.op, e.args) * (SCANNED if isinstance(e, Scan) else 1.0)
+        flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
     return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())

@@ -78,11 +78,12 @@ IDIOMS: Mapping[str, str] = {
     "cumsum": "for x[m, a], give an axis j the size of a, and write sum(where(index(j) <= index(a), x[m, j], 0), j)",
     "cummax": "for x[m, a], give an axis j the size of a, and write max(where(index(j) <= index(a), x[m, j], -inf), j)",
     "cummin": "for x[m, a], give an axis j the size of a, and write min(where(index(j) <= index(a), x[m, j], inf), j)",
+    "cumprod": "for x[m, a], give an axis j the size of a, and write prod(where(index(j) <= index(a), x[m, j], 1), j)",
     "argmax": "for the least position, write min(where(x == max(x, a), index(a), a), a)",
     "argmin": "for the least position, write min(where(x == min(x, a), index(a), a), a)",
     "dropout": "programs are of inference, which drops nothing",
     **dict.fromkeys(
-        ("atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft", "prod", "cumprod"),
+        ("atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft"),
         "no operator or function does this",
     ),
 }

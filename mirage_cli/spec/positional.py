@@ -136,6 +136,7 @@ def reduction(name: str, a: Array, positions: Sequence[int], keep: bool = False,
 OF_EQUAL: Mapping[str, Callable[[Value, int], Value]] = {
     "sum": lambda v, n: v * n,
     "logsumexp": lambda v, n: v + math.log(n),
+    "prod": lambda v, n: v**n,
 }
 """Reductions of several equal numbers that are not the number itself."""
 

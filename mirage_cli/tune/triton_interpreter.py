@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any  # types, values and builders of Triton's interpreter, which are not typed
 
@@ -35,7 +36,7 @@ def like_a_gpu() -> None:
     straight = Straight(interpreter, core)
     shapes = _ShapesByNumpy(interpreter, core, straight.made)
     _numbers_as_on_a_gpu(interpreter, core)
-    _scans_by_numpy(interpreter)
+    _reductions_by_numpy(interpreter)
     straight.take(importlib.import_module("triton.language"))
     builder = interpreter.interpreter_builder
     builder.options, builder.shapes = replace(builder.options, sanitize_overflow=False), shapes
@@ -44,16 +45,35 @@ def like_a_gpu() -> None:
 # -- numbers
 
 
-def _scans_by_numpy(interpreter: Any) -> None:
-    """Running maxima and minima at once, which the interpreter would combine element by element."""
-    known, tritons = {"larger": np.maximum, "smaller": np.minimum}, interpreter.ScanOps.generic_scan
+def _reductions_by_numpy(interpreter: Any) -> None:
+    """Products and running maxima and minima at once, which the interpreter would combine element by element."""
+    known = {"larger": np.maximum, "smaller": np.minimum, "times": np.multiply}
+    by_element, by_position = interpreter.ReduceOps.generic_reduce, interpreter.ScanOps.generic_scan
+
+    def reduced(self: Any, given: Any) -> Any:
+        function = known.get(self.combine_fn.fn.__name__)
+        if function is None or len(given) != 1 or self.axis is None:
+            return by_element(self, given)
+        found = (function.reduce(x.handle.data, axis=self.axis, keepdims=self.keep_dims) for x in given)
+        return [self.to_tensor(y, x.dtype) for x, y in zip(given, found, strict=True)]
+
+    def recurrence(self: Any, decay: Any, x: Any) -> Any:
+        """Each position from the one before."""
+        found = [np.moveaxis(y.handle.data.copy(), self.axis, 0) for y in (decay, x)]
+        for (before, sums), (a, y) in pairwise(zip(*found, strict=True)):
+            y += sums * a
+            a *= before
+        return [self.to_tensor(np.moveaxis(y, 0, self.axis), x.dtype) for y in found]
 
     def scan(self: Any, given: Any) -> Any:
+        if self.combine_fn.fn.__name__ == "after":
+            return recurrence(self, *given)
         function = known.get(self.combine_fn.fn.__name__)
         if function is None or len(given) != 1:
-            return tritons(self, given)
+            return by_position(self, given)
         return [self.to_tensor(function.accumulate(x.handle.data, axis=self.axis), x.dtype) for x in given]
 
+    interpreter.ReduceOps.generic_reduce = reduced
     interpreter.ScanOps.generic_scan = scan
 
 

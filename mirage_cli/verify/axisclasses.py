@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,10 +17,10 @@ AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
 class AxisClasses:
-    """The classes. Two axes are in one class where one is loaded, stored or renamed as the other, or where
-    what is along one is reduced up to each position of the other (`ir.running`). An axis of the μGraph
-    that nothing ties to the program is in the class of the program's axes of its size, unless it is of blocks (see
-    `counted`)."""
+    """The classes. Two axes are in one class where one is loaded, stored or renamed as the other, or, of those that the
+    μGraph alone has, as its neighbours (blocks, and those before them), or where what is along one is reduced up to
+    each position of the other (`ir.running`). An axis of the μGraph that nothing ties to the program is in the class of
+    the program's axes of its size, unless it is of blocks (see `counted`)."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -39,6 +39,8 @@ class AxisClasses:
         for d, i in graph.accesses():
             if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
                 classes.join(d, i.axis)
+            elif (a := shifted(d, i, graph.sizes)) and not {a, d} & program.sizes.keys():
+                classes.join(a, d)
         known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
         known |= {classes.find(d) for d in digits(program, graph) | _blocks(program, graph)}
         for untied in [d for d in graph.sizes if classes.find(d) not in known]:
@@ -54,6 +56,12 @@ class AxisClasses:
 
     def join(self, a: str, b: str) -> None:
         self.parent[self.find(a)] = self.find(b)
+
+
+def shifted(axis: str, i: Index, sizes: Mapping[str, int]) -> str | None:
+    """The axis of the same size whose positions an index counts along this one, from elsewhere on."""
+    ((a, step),) = i.terms if len(i.terms) == 1 else (("", 0),)
+    return a if isinstance(a, str) and step == 1 and sizes.get(a) == sizes.get(axis) is not None else None
 
 
 def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:

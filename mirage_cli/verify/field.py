@@ -134,6 +134,17 @@ def _flags_of_power(f: Array, zero: Array, c: Fraction) -> Array:
     return flags.astype(np.int8)
 
 
+def _product(factors: Array, kept: int) -> Array:
+    """Residues multiplied along all axes behind so many."""
+    factors = factors.reshape(*factors.shape[:kept], -1)
+    p = columns(factors)
+    while (count := factors.shape[-1]) > 1:  # halves of a long axis at once
+        half = count // 2
+        both = factors[..., :half] * factors[..., half : 2 * half] % p
+        factors = np.concatenate([both, factors[..., 2 * half :]], axis=-1) if count % 2 else both
+    return factors[..., 0]
+
+
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
@@ -603,6 +614,17 @@ class Field:
         taints = [t for v in (x, y) if (t := taint_of(v, axes, dims)) is not None]
         return finish(dims, data, valid, None, functools.reduce(np.logical_or, taints) if taints else None)
 
+    def prod(self, x: Value, axes: tuple[str, ...]) -> Value:
+        """The product of all elements along these axes. Where one is infinite, it has no value: its sign is that of all
+        others, and one may be 0."""
+        at, x = tuple(x.dims.index(a) for a in axes), as_field(x)
+        flags = None
+        if x.flags is not None:
+            flags = np.where((x.flags != FINITE).any(axis=at), UNDEFINED, FINITE).astype(np.int8)
+        dims = tuple(d for d in x.dims if d not in axes)
+        factors = aligned(x.data, x.dims, (*dims, *axes), 1)
+        return finish(dims, _product(factors, len(dims) + 1), x.valid, flags, taint_over(x.taint, at))
+
     def reduce_extremum(self, x: Value, axes: tuple[str, ...], *, largest: bool) -> Value:
         """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
         at = tuple(x.dims.index(a) for a in axes)
@@ -617,14 +639,8 @@ class Field:
             flags = np.where((x.flags == loses).all(axis=at), loses, FINITE)
             flags = np.where((x.flags == wins).any(axis=at), wins, flags)
             flags = np.where((x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
-        factors = aligned(factors, x.dims, (*dims, *axes), 1)
-        factors = factors.reshape(*factors.shape[: len(dims) + 1], -1)
-        p = columns(factors)
-        while (count := factors.shape[-1]) > 1:  # halves of a long axis at once
-            half = count // 2
-            both = factors[..., :half] * factors[..., half : 2 * half] % p
-            factors = np.concatenate([both, factors[..., 2 * half :]], axis=-1) if count % 2 else both
-        data, p = factors[..., 0], p[..., 0]
+        data = _product(aligned(factors, x.dims, (*dims, *axes), 1), len(dims) + 1)
+        p = columns(data)
         taint = taint_over(x.taint, at)
         return finish(dims, (data - self._shift(largest, data.ndim)) % p, x.valid, flags, taint)
 

@@ -57,7 +57,7 @@ class FieldSemantics:
     def join(self, op: str, accumulator: Value, tile: Value) -> Value:
         if OPS[op].extremum:
             return self.field.join(accumulator, tile, largest=OPS[op].identity == -inf)
-        return self.field.add(accumulator, tile)
+        return OPS[OPS[op].joins].field(self.field, accumulator, tile)
 
     def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
         return self.field.full(c, dims, shape, type)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any  # arguments of torch's functions
 from mirage_cli.ir.access import Access, Index, Lookup, is_view, read_by
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, torch_reduced
 from mirage_cli.ir.program import Eqn, Program, number_type
+from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 from mirage_cli.verify.facts import independent_axis, where_outputs_lie
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def evaluated(program: Program, primitive: Program, inputs: Sequence[torch.Tenso
     """primitive: the program in primitive operators alone."""
     import torch
 
-    evaluation = _Evaluation(primitive)
+    evaluation = _Evaluation(by_scans(primitive))
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
         value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
@@ -93,6 +94,8 @@ class _Evaluation:
 
         row = OPS[e.op]
         sizes = self.program.sizes
+        if isinstance(e, Scan):
+            return self.scanned(e)
         match row.kind:
             case "leaf":
                 if not e.dims:
@@ -110,13 +113,48 @@ class _Evaluation:
             case "reduction":
                 x = self.argument(e.args[0], e.type)
                 axes = tuple(self.dims[str(e.args[0])].index(a) for a in e.axes)
-                return _call(row.torch.format("a0", axes), x)
+                return _call(torch_reduced(row, "a0", axes), x)
             case _ if row.cast and row.known == "exactly":
                 return self.argument(e.args[0], "float", e.dims)
             case _:
                 keep = [row.result == "bool" or (row.result == "branches" and i == 0) for i in range(len(e.args))]
                 args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]
                 return _call(row.torch.format(*(f"a{i}" for i in range(len(args)))), *args)
+
+    def scanned(self, e: Scan) -> torch.Tensor:
+        """A reduction up to each position."""
+        if e.along:
+            return self.recurrence(e)
+        x, (axis,) = self.argument(e.args[0], e.type), e.axes
+        have = self.dims[str(e.args[0])]
+        place = have.index(axis)
+        found = _call(OPS[e.op].torch_scan.format("a0", place), x.flip(place) if e.back else x)
+        made = [e.to if d == axis else d for d in have]
+        return (found.flip(place) if e.back else found).permute([made.index(d) for d in e.dims])
+
+    def recurrence(self, e: Scan) -> torch.Tensor:
+        """h[t] = decay[t] * h[t - 1] + x[t], or h[t + 1]."""
+        import torch
+
+        (axis,), beside = e.axes, tuple(d for d in e.dims if d != e.to)
+        assert e.decay is not None, "a recurrence"
+        x = torch.ones((), dtype=torch.float64, device=self.device)
+        for a in e.factors:
+            x = x * self.last(a, (*beside, axis))
+        x, decay = torch.broadcast_tensors(x, self.last(e.decay, (*beside, e.along)))
+        names: dict[str, Any] = {"torch": torch, "x": x, "decay": decay}
+        if e.back:
+            names |= {"x": x.flip(-1), "decay": decay.flip(-1)}
+        exec(TORCH_RECURRENCE.format(out="x", decay="decay"), names)  # noqa: S102 - a template of our own
+        found = names["x"].flip(-1) if e.back else names["x"]
+        return found.permute([(*beside, e.to).index(d) for d in e.dims])
+
+    def last(self, a: Any, dims: tuple[str, ...]) -> torch.Tensor:
+        """An argument in float64 with these axes, in this order; of one position where it lacks one."""
+        x = self.argument(a, "float")
+        have = self.dims[a] if isinstance(a, str) else ()
+        x = x.permute([have.index(d) for d in dims if d in have])
+        return x[tuple(slice(None) if d in have else None for d in dims)]
 
     def renamed(self, e: Eqn, name: str) -> torch.Tensor:
         """A view of a value's memory, with an index in the place of each axis that the equation names."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise, product
-from math import inf, prod
+from math import inf, isfinite, prod
 from typing import Any  # values of the semantics: residues, or arrays of float64
 
 import numpy as np
@@ -574,4 +574,4 @@ class _Instances:
 
 def number(c: float) -> Fraction | float:
     """What an accumulator starts with."""
-    return Fraction(0) if c == 0 else c
+    return Fraction(c) if isfinite(c) else c

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
-SUMS = (*MATRIX_PRODUCTS, torch.ops.aten.sum)
+SUMS = (*MATRIX_PRODUCTS, torch.ops.aten.sum, torch.ops.aten.cumsum)
 STEPS = frozenset(getattr(torch.ops.aten, name) for name in ("floor", "ceil", "round", "trunc", "sign", "floor_divide"))
 JUMPS = STEPS | {torch.ops.aten.frac, torch.ops.aten.remainder, torch.ops.aten.fmod}
 """Functions that jump between numbers which rounding tells apart; steps are constant between jumps."""
@@ -20,8 +20,8 @@ EXACT = JUMPS | frozenset(
     getattr(torch.ops.aten, name)
     for name in (
         "abs", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
-        "embedding", "gather", "index", "index_select", "masked_fill", "max", "maximum", "min", "minimum", "neg",
-        "relu", "stack", "where", "_to_copy",
+        "cummax", "cummin", "embedding", "gather", "index", "index_select", "masked_fill", "max", "maximum", "min",
+        "minimum", "neg", "relu", "stack", "where", "_to_copy",
     )
 )  # fmt: skip
 """Functions that choose among their arguments' elements, and those of whole results: they round nothing."""

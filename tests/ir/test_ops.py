@@ -640,7 +640,7 @@ def test_an_all_reduce_is_the_operator(name: str) -> None:
     """By its name in torch.distributed, and by its meaning."""
     row = OPS[name]
     assert hasattr(torch.distributed.ReduceOp, row.all_reduce)
-    assert {"SUM": np.add, "MAX": np.maximum, "MIN": np.minimum}[row.all_reduce] is row.ref
+    assert {"SUM": np.add, "PRODUCT": np.multiply, "MAX": np.maximum, "MIN": np.minimum}[row.all_reduce] is row.ref
     assert name in {r.joins for r in OPS.values()}
 
 
@@ -690,6 +690,9 @@ class FloatField:
     def dot(self, x: Array, y: Array, axes: tuple[str, ...]) -> Array:
         return self.sum(x * y, axes)
 
+    def prod(self, x: Array, axes: tuple[str, ...]) -> Array:
+        return np.multiply.reduce(x, axis=tuple("mk".index(a) for a in axes))
+
     def reduce_extremum(self, x: Array, axes: tuple[str, ...], *, largest: bool) -> Array:
         return (np.fmax if largest else np.fmin).reduce(x, axis=tuple("mk".index(a) for a in axes))
 
@@ -713,8 +716,8 @@ class FloatAlgebra(FloatField):
     def sort(self, *args: Array) -> list[Array]:
         return list(args[::-1] if self.turn else args)
 
-    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:  # type: ignore[override]
-        return self.reduce_extremum(x, axes, largest=OPS[name].identity == -math.inf)
+    def folded(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
+        return OPS[name].ref(x, axis=tuple("mk".index(a) for a in axes))
 
     def rename(self, x: Array, names: Mapping[str, str]) -> Array:
         assert names == {"k": "j"}
@@ -866,7 +869,7 @@ def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
     whole = semantics.apply(name, tuple(args), ("k",))
     dims, shape = whole.dims, whole.shape
     identity = OPS[name].neutral(whole=False)
-    empty = semantics.full(Fraction(0) if identity == 0 else identity, dims, shape, "float")
+    empty = semantics.full(Fraction(identity) if math.isfinite(identity) else identity, dims, shape, "float")
     joined = semantics.join(name, semantics.join(name, empty, part(0, 5)), part(5, 16))
     assert agree(joined, whole)
 

@@ -14,12 +14,13 @@ from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.plan import Let
 from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir import running
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.running import block_of, in_scans
-from mirage_cli.ir.scans import Scan, scanned
+from mirage_cli.ir.scans import Scan, by_scans, scanned
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.predicting import judge_small
 from mirage_cli.pipeline.searching import Options, Plan, search_program
@@ -27,7 +28,10 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.verify import float64
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.float64 import reference64
+from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.reduced import small_instance
 
 SPEC = """
@@ -110,6 +114,8 @@ RIGHT = [
     pytest.param("max(where(index(j) <= index(t), X[m, j], -inf), j)", 67, "[m, t]", id="a maximum"),
     pytest.param("max(where(index(j) > index(t), X[m, j], -inf), j)", 64, "[m, t]", id="a maximum behind each"),
     pytest.param("min(where(index(j) >= index(t), X[m, j], inf), j)", 67, "[m, t]", id="a minimum from each on"),
+    pytest.param("prod(where(index(j) <= index(t), X[m, j], 1), j)", 67, "[m, t]", id="a product"),
+    pytest.param("prod(where(index(j) > index(t), 1 - X[m, j], 1), j)", 67, "[m, t]", id="a product behind each"),
     pytest.param("exp(0.01 * " + UP_TO + ") * X", 70, "[m, t]", id="with what is made of it"),
     pytest.param(
         "sum(where(index(j) < index(t), where(N[m, j] == 1, 1, 0), 0), j)", 64, "{dims: [m, t], dtype: int32}",
@@ -137,13 +143,31 @@ def test_kernels_with_scans_are_right(program: str, size: int, output: str, inte
 
 
 @pytest.mark.parametrize(
-    ("program", "size", "output"), [x for x in RIGHT if "max(" not in str(x) and "min(" not in str(x)]
+    ("program", "size", "output"), [x for x in RIGHT if not any(op in str(x) for op in ("max(", "min("))]
 )
 def test_kernels_by_blocks_are_right(
     program: str, size: int, output: str, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "LENGTHS", range(8, 6, -1))
     judged(written(program, size, output), interpreter, 60)
+
+
+@pytest.mark.parametrize(("program", "size", "output"), RIGHT)
+def test_numbers_are_evaluated_by_scans_as_they_are_written(
+    program: str, size: int, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_so = parse_spec(written(program, size, output)).at()
+    inputs = draw_inputs(written_so, "normal", torch.device("cpu"), 0)
+    lowered = lower(written_so)
+    (found,) = reference64(written_so, inputs)
+    scans = sum(isinstance(e, Scan) for e in by_scans(lowered).eqns)
+    assert scans == (not any(other in program for other in ("index(j) < ", "index(j) > ", "M and")))
+    assert not scans or all({"t", "j"} - {*e.dims} for e in by_scans(lowered).eqns)
+    eager: dict[str, Any] = {"torch": torch}
+    exec(torch_source(written_so), eager)
+    monkeypatch.setattr(float64, "by_scans", lambda program: program)
+    assert torch.allclose(found, reference64(written_so, inputs)[0], rtol=1e-12, atol=1e-12)
+    assert torch.allclose(eager["reference"](*inputs).double(), found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +201,158 @@ def test_what_is_read_from_its_end_on_is_a_sum_from_the_other_side(interpreter: 
     assert "ge" in [e.op for e in found.eqns]
     assert not any(e.out == "O" and e.names for e in found.eqns)
     judged(text, interpreter)
+
+
+RECURRENCE = """
+name: recurrence
+dims: {{m: 3, t: {size}, s: {size}, r: {size}, d: 5}}
+dtype: float32
+inputs: {inputs}
+program: |
+  D = sigmoid(A)
+  O = {program}
+outputs: {{O: [m, t, d]}}
+"""
+GIVEN = "{A: [m, t, d], B: [m, t, d]}"
+BEHIND = "sum(where(index(s) <= index(t), B[m, s, d] * {}, 0), s)"
+"""What there is at each position of h[t] = decay[t] * h[t - 1] + B[t]."""
+DECAYED = "prod(where(index(s) < index(r) and index(r) <= index(t), D[m, r, d], 1), r)"
+RECURRENCES = [
+    pytest.param(BEHIND.format(DECAYED), GIVEN, id="from the start on"),
+    pytest.param(
+        "sum(where(index(s) >= index(t), B[m, s, d] * "
+        "prod(where(index(r) < index(s) and index(t) <= index(r), D[m, r, d], 1), r), 0), s)",
+        GIVEN, id="from the end on",
+    ),
+    pytest.param(
+        BEHIND.format("prod(where(index(r) <= index(t) and index(r) > index(s), 0.9, 1), r) * 0.1"),
+        GIVEN, id="a number",
+    ),
+    pytest.param(
+        BEHIND.format("(1 - D[m, s, d]) * prod(where(index(s) < index(r) and index(r) <= index(t), A[m, r], 1), r)"),
+        "{A: [m, t], B: [m, t, d]}", id="decays that lack an axis",
+    ),
+    pytest.param(
+        BEHIND.replace("B[m, s, d]", "B[s, d]").format(DECAYED), "{A: [m, t, d], B: [t, d]}", id="values that do",
+    ),
+]  # fmt: skip
+
+
+def recurrent(program: str, inputs: str, size: int = 37) -> str:
+    if "A: [m, t]," in inputs:
+        program = program.replace("D[m, s, d]", "D[m, s]")
+    return RECURRENCE.format(program=program, inputs=inputs, size=size)
+
+
+def stepwise(text: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """One position after the other, in float64."""
+    a, b = (x.double() for x in inputs)
+    a = a[..., None] if a.dim() < 3 else a
+    decay = torch.sigmoid(a) if "D[m, r" in text else torch.full_like(a, 0.9) if "0.9" in text else a
+    b = b * (0.1 if "0.1" in text else 1 - torch.sigmoid(a) if "1 - D" in text else 1)
+    decay, b = torch.broadcast_tensors(decay, b)
+    h, found = torch.zeros_like(b[:, 0]), [torch.zeros(())] * b.shape[1]
+    order = range(b.shape[1])
+    for t in reversed(order) if ">= index(t)" in text else order:
+        found[t] = h = decay[:, t] * h + b[:, t]
+    return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize(("program", "inputs"), RECURRENCES)
+def test_recurrences_are_what_they_are_step_by_step(program: str, inputs: str) -> None:
+    text = recurrent(program, inputs)
+    spec = parse_spec(text).at()
+    given = draw_inputs(spec, "normal", torch.device("cpu"), 0)
+    want, eager = stepwise(text, given), dict[str, Any](torch=torch)
+    assert sum(isinstance(e, Scan) for e in by_scans(lower(spec)).eqns) == 1
+    assert torch.allclose(reference64(spec, given)[0], want, rtol=1e-12, atol=1e-12)
+    exec(torch_source(spec), eager)
+    assert torch.allclose(eager["reference"](*given).double(), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("program", "inputs"), RECURRENCES)
+def test_numbers_of_recurrences_are_evaluated_as_they_are_written(
+    program: str, inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_spec(recurrent(program, inputs, 7)).at()
+    given = draw_inputs(spec, "normal", torch.device("cpu"), 0)
+    (found,) = reference64(spec, given)
+    monkeypatch.setattr(float64, "by_scans", lambda program: program)
+    assert torch.allclose(found, reference64(spec, given)[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("program", "inputs"), RECURRENCES)
+def test_kernels_of_recurrences_are_right(program: str, inputs: str, interpreter: Interpreter) -> None:
+    best, *_ = judged(recurrent(program, inputs), interpreter)
+    (scan,) = (e for k in best.kernels for e in scanned(k).body if isinstance(e, Scan))
+    assert scan.along == "r"
+
+
+@pytest.mark.parametrize("size", [37, 40])
+@pytest.mark.parametrize(("program", "inputs"), RECURRENCES)
+def test_kernels_of_recurrences_by_blocks_are_right(
+    program: str, inputs: str, size: int, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole blocks they are scans, within the blocks and over them."""
+    monkeypatch.setattr(running, "DECAYING", (4,))
+    best, *_ = judged(recurrent(program, inputs, size), interpreter, 30)
+    scans = sum(isinstance(e, Scan) and e.along > "" for k in best.kernels for e in scanned(k).body)
+    assert scans == (2 if size == 40 else 0)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (" <= index(t), B", " < index(t), B"),
+        ("index(s) < index(r)", "index(s) <= index(r)"),
+        ("index(r) <= index(t)", "index(r) < index(t)"),
+        ("index(r) <= index(t), D", "index(r) <= index(s), D"),
+        ("index(s) < index(r) and ", ""),
+        ("D[m, r, d], 1)", "D[m, r, d], 0)"),
+        ("D[m, r, d], 1)", "D[m, r, d] + D[m, s, d], 1)"),
+        ("B[m, s, d] * ", "B[m, s, d] + "),
+        ("B[m, s, d] * ", "B[m, s, d] * B * "),
+    ],
+)
+def test_other_sums_of_products_are_no_recurrences(edit: tuple[str, str]) -> None:
+    text = recurrent(BEHIND.format(DECAYED), GIVEN)
+    assert edit[0] in text
+    assert not any(isinstance(e, Scan) and e.along for e in by_scans(lower(parse_spec(text.replace(*edit)).at())).eqns)
+
+
+@pytest.fixture(scope="module")
+def blocks() -> tuple[Program, MuGraph]:
+    """The best plan of a recurrence by blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "DECAYING", (4,))
+        program = lower(parse_spec(recurrent(BEHIND.format(DECAYED), GIVEN, 4096)).at())
+        form = in_scans(program)
+        assert form is None
+        form = in_scans(program, 1024)
+        assert form is not None
+        graph = search(form, find_target("h200")).candidates[0].graph
+        assert check_equivalence(program, graph, 0).ok
+        return program, graph
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (" = gt(between1, ", " = ge(between1, "),
+        (" = le(earlier", " = lt(earlier"),
+        (" = gt(after2, ", " = ge(after2, "),
+        ("block*4 + after + 1", "block*4 + after"),
+        (" = ge(after2, inner1)", " = gt(after2, inner1)"),
+        ("O_total[m, d, earlier - 1]", "O_total[m, d, earlier]"),
+        ("O_whole[m, d, between - 1]", "O_whole[m, d, between]"),
+        ("mul(O_kept, O_before)", "mul(O_within, O_before)"),
+    ],
+)
+def test_another_recurrence_is_refused(blocks: tuple[Program, MuGraph], edit: tuple[str, str]) -> None:
+    program, graph = blocks
+    text = print_mugraph(graph)
+    assert edit[0] in text
+    assert not check_equivalence(program, parse_mugraph(text.replace(*edit)), 0).ok
 
 
 UNREAD = ", M: {dims: [j], dtype: bool}, N: {dims: [m, t], dtype: int32, below: 3}, Y: [h, j]"

@@ -259,7 +259,8 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
         (lambda x: torch.searchsorted(x, x) * 1.0, "may not be in order"),
-        (lambda x: x.cumprod(-1), "no operator that is known"),
+        (lambda x: (x * 3).int().cumprod(-1, dtype=torch.int32), "products of integers"),
+        (lambda x: (x * 3).int().prod(-1, dtype=torch.int32), "many integers"),
     ],
 )
 def test_what_a_program_would_compute_otherwise_is_refused(function: Any, problem: str) -> None:
@@ -321,6 +322,12 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: torch.cat([torch.zeros(3, 1), x], 1).cumsum(1)[:, :-1] * 2, (torch.randn(3, 7),)),
         (lambda x: (x * (x > 0)).flip(-1).cumsum(-1).flip(-1).cumsum(-1), (torch.randn(3, 7),)),
         (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
+        (lambda x: x.cummax(1).indices, (torch.tensor([[1.0, 1.0, 0.0, 1.0, 3.0], [-2.0, -3.0, -3.0, -2.0, -1.0]]),)),
+        (lambda x: x.cummin(0).indices, (torch.randint(0, 2, (7, 3)).float(),)),
+        (lambda x: sum(x.cummax(0)), (torch.randn(()),)),
+        (lambda x: x.cumprod(1) * x.flip(0).cumprod(0).flip(0), (torch.randn(3, 70),)),
+        (lambda x: x.prod(1) + x.prod() + x[:1].expand(4, 20).prod(0).mean(), (torch.randn(3, 20),)),
+        (lambda x: x.cumsum(1) - x.cummin(1).values, (torch.randn(2, 5000),)),
         (lambda x: x.logcumsumexp(-1), (torch.randn(3, 7),)),
         (lambda x: torch.linalg.vector_norm(x, 3, -1), (torch.randn(3, 7),)),
         (lambda x: torch.linalg.vector_norm(x, 0, 0) / 3, (torch.randn(3, 7).relu(),)),
@@ -393,6 +400,9 @@ def bounds() -> torch.Tensor:
         (lambda x: x.topk(2, 1).values, (HOLES,)),
         (lambda x: x.logsumexp(1), (HOLES,)),
         (lambda x: x.logcumsumexp(1), (HOLES.nan_to_num(-INF, INF, -INF),)),
+        (lambda x: x.cummax(1), (HOLES,)),
+        (lambda x: x.cumprod(1), (HOLES,)),
+        (lambda x: x.cummin(1).indices, (HOLES,)),
         (lambda x: torch.nn.functional.threshold(x, 0.7, 2.0), (EDGES,)),
         (torch.asinh, (EDGES,)),
         (torch.acosh, (EDGES,)),
@@ -421,8 +431,8 @@ def test_infinities_and_what_is_no_number_are_as_pytorchs(function: Any, inputs:
 
 
 def test_an_operator_that_is_not_known_is_named() -> None:
-    left = cut(exported(as_module(lambda x: x.cumprod(-1)), (torch.randn(3, 4),))).left
-    assert {name.split()[0]: why for name, why in left.items()} == {"aten.cumprod": "no operator that is known here"}
+    left = cut(exported(as_module(lambda x: x.sort(-1).values), (torch.randn(3, 4),))).left
+    assert {name.split()[0]: why for name, why in left.items()} == {"aten.sort": "no operator that is known here"}
 
 
 def test_what_draws_numbers_is_named() -> None:

@@ -289,12 +289,12 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
 def _scatter_reduce(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Array, reduce: str,
                     include_self: bool = True) -> Array:  # fmt: skip
     """x, reduced at each index with the elements that have it. include_self: and with x's own."""
-    nothing = {"amax": -math.inf, "amin": math.inf}.get(reduce, 0)
+    neutral = {"amax": -math.inf, "amin": math.inf, "sum": 0, "mean": 0}
     dim %= len(x.dims)
-    if reduce == "prod" or is_whole(node):
+    if reduce not in neutral or is_whole(node):
         raise Unsupported(f"a scatter that reduces by {reduce}, of {node.meta['val'].dtype}")
     place, asked = scattered(x, dim, index, new)
-    given = p.elementwise(lambda i, t, v: g.where(i == t, v, nothing), place, asked, unsqueeze(new, dim + 1))
+    given = p.elementwise(lambda i, t, v: g.where(i == t, v, neutral[reduce]), place, asked, unsqueeze(new, dim + 1))
     count = summed(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
     made = {"amax": amax, "amin": amin}.get(reduce, summed)(given, dim)
     if include_self:

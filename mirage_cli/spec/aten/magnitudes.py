@@ -81,7 +81,7 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     **dict.fromkeys(("aten.add", "aten.sub", "aten.rsub"), added),
     **dict.fromkeys(("aten.mul", "aten.outer"), lambda _, operands: math.prod(operands)),
     **dict.fromkeys(("aten.sum", "aten.cumsum"), summed),
-    **dict.fromkeys(("aten.prod", "aten.scatter_add", "aten.index_add"), lambda *_: UNKNOWN),
+    **dict.fromkeys(("aten.prod", "aten.cumprod", "aten.scatter_add", "aten.index_add"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.einsum"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.index", "aten.index_select", "aten.gather"), lambda _, operands: operands[0]),
     "aten.square": lambda _, operands: operands[0] ** 2,

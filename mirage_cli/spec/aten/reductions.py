@@ -15,7 +15,10 @@ from mirage_cli.spec.aten.shapes import cat, flip, squeeze, unsqueeze
 
 aten = Rows()
 MOST_TAKEN = 8
-"""Of the largest elements, and of the factors of a product: each is an expression of its own."""
+"""Of the largest elements, and of the integers of a product: each is an expression of its own."""
+
+MOST_HELD = 16384
+"""Positions up to each of which there may be a maximum: one program instance has to hold them all."""
 
 
 def in_its_type(node: Any, x: Array) -> Array:
@@ -77,8 +80,10 @@ def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -
 @aten("aten.prod", behind=1, with_node=True)
 def _prod(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
     x = in_its_type(node, x)
+    if node.meta["val"].dtype.is_floating_point:
+        return p.reduction("prod", number_of(x), positions(x, dim), keep)
     if dim is None or x.shape[dim] > MOST_TAKEN:
-        raise Unsupported("a product of many elements")
+        raise Unsupported("a product of many integers")
     made = p.selected(x, dim, 0)
     for i in range(1, x.shape[dim]):
         made = both(operator.mul, made, p.selected(x, dim, i))
@@ -134,18 +139,18 @@ def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool =
     return found if keep else squeeze(found, dim)
 
 
-def running(x: Array, dim: int, kind: str, nothing: float, back: bool = False) -> Array:
+def running(x: Array, dim: int, kind: str, nothing: float, most: float = math.inf, *, back: bool = False) -> Array:
     """Of each position, the reduction of those up to it, or with `back` from it on: what is read from its end on is
-    reduced from there. nothing: what changes no reduction of this kind."""
+    reduced from there. nothing: what changes no reduction of this kind. most: positions that kernels can do it for."""
     dim %= max(len(x.dims), 1)
     turned, along = x.trace.turned.get(x, (x, ()))
     if along == (dim,):
-        return flip(running(turned, dim, kind, nothing, not back), along)
+        return flip(running(turned, dim, kind, nothing, most, back=not back), along)
     x = number_of(x)
     if not x.dims or x.shape[dim] == 1:
         return x
     n = x.shape[dim]
-    if n > MOST_COMPARED:
+    if n > most:
         raise Unsupported(f"running reductions of {n} elements")
     longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
     rank = len(longer.dims)
@@ -160,19 +165,33 @@ def _cumsum(_t: Trace, node: Any, x: Array, dim: int) -> Array:
     return running(in_its_type(node, x), dim, "sum", 0)
 
 
+@aten("aten.cumprod", with_node=True)
+def _cumprod(_t: Trace, node: Any, x: Array, dim: int) -> Array:
+    if not node.meta["val"].dtype.is_floating_point:
+        raise Unsupported("running products of integers")
+    return running(x, dim, "prod", 1)
+
+
 @aten("aten.logcumsumexp")
 def _logcumsumexp(x: Array, dim: int) -> Array:
-    return running(x, dim, "logsumexp", -math.inf)
+    return running(x, dim, "logsumexp", -math.inf, MOST_COMPARED)
 
 
-@aten("aten.cummax")
-def _cummax(x: Array, dim: int) -> list[Array]:
-    return [running(x, dim, "max", -math.inf)]
+@aten("aten.cummax", "aten.cummin", with_node=True)
+def _cummax(_t: Trace, node: Any, x: Array, dim: int) -> list[Array]:
+    kind, nothing = ("max", -math.inf) if overloadless(node.target) == "aten.cummax" else ("min", math.inf)
+    found = running(x, dim, kind, nothing, MOST_HELD)
+    return [found, last_place(number_of(x), found, dim)]
 
 
-@aten("aten.cummin")
-def _cummin(x: Array, dim: int) -> list[Array]:
-    return [running(x, dim, "min", math.inf)]
+def last_place(x: Array, found: Array, dim: int) -> Array:
+    """Where along an axis the extremum up to each position stands last, of all that equal it: at the last position up
+    to there that holds its own extremum, or no number."""
+    if not x.dims:
+        return both(lambda v: g.where(v == v, 0, 0), x)
+    place = along_positions(x, dim % len(x.dims))
+    there = p.elementwise(lambda v, w, i: g.where((v == w) | g.isnan(v), i, -math.inf), x, found, place)
+    return both(g.integer, running(there, dim, "max", -math.inf, MOST_HELD))
 
 
 @aten("aten.logsumexp", behind=1)
