@@ -335,13 +335,38 @@ def _held(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> bool:
     return not all(relays(graph, k, schedule) for k in _in_front(graph, kernel))
 
 
-def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str]:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the plan of a kernel depends on besides its own schedule.
+
+    releases: whether any kernel of the call lets the one behind start early. relays: whether this one does before it
+    has waited itself. held: whether all before the call has ended once it starts. lengths: of a chunk, for partial
+    results that are not stored everywhere, by the buffer that the kernel reads them from.
+    """
+
+    releases: bool
+    relays: bool
+    held: bool
+    lengths: tuple[tuple[str, int], ...]
+
+
+def around(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> Around:
+    releases = any(s.overlap for s in schedule.kernels.values())
+    left = left_out(graph)
+    lengths: dict[str, int] = {}
+    for buffer, of in ((x.buffer, left[x.buffer]) for x in kernel.loads if x.buffer in left):
+        split = schedule.kernels[of.kernel]
+        lengths[buffer] = chunk_length(sizes[of.dim], split.split, split.tile(of.dim))
+    held = _held(graph, kernel, schedule)
+    return Around(releases, relays(graph, kernel, schedule), held, tuple(lengths.items()))
+
+
+def awaited(graph: MuGraph, kernel: Kernel, held: bool) -> frozenset[str]:
     """What may only be read when the kernel in front has ended: what kernels in front have written, and the inputs.
 
     The inputs are there if one of those kernels lets none start before it has waited itself: what came before the
     launch has ended by then.
     """
-    held = _held(graph, kernel, schedule)
     return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if not held}
 
 
@@ -389,18 +414,29 @@ def fetched_ahead(
     """
     if not schedule.overlap:
         return {}
-    late = _written_in_front(graph, kernel)
-    first, *others = place(kernel).segments
     found: dict[Loop | None, tuple[Fetch, ...]] = {}
+    in_front, loop, inside = _fetchable(graph, kernel, tuple(sizes.items()))
     if schedule.before != Before.NOTHING:
-        found[None] = tuple(Fetch(x) for x in _inputs(graph, first, late, sizes))
-    loop = next((s for s in others if isinstance(s, Loop)), None)
-    if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
-        element = graph.element_bytes
+        found[None] = tuple(map(Fetch, in_front))
+    if schedule.ahead and loop is not None:
         block = block_sizes(kernel, schedule, sizes)
-        loads = _least_shared(_inputs(graph, loop, late, sizes), _instances(kernel, schedule, block, sizes))
-        found[loop] = _part(loop, loads, block, element, schedule.ahead.share)
+        loads = _least_shared(inside, _instances(kernel, schedule, block, sizes))
+        found[loop] = _part(loop, loads, block, graph.element_bytes, schedule.ahead.share)
     return {where: loads for where, loads in found.items() if loads}
+
+
+@lru_cache(maxsize=1 << 12)
+def _fetchable(
+    graph: MuGraph, kernel: Kernel, axes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Load, ...], Loop | None, tuple[Load, ...]]:
+    """The loads before any loop that may be fetched, the first loop if it walks one dimension whole, and its loads that
+    may be. axes: with their sizes."""
+    sizes, late = dict(axes), _written_in_front(graph, kernel)
+    first, *others = place(kernel).segments
+    loop = next((s for s in others if isinstance(s, Loop)), None)
+    if loop is not None and (len(loop.dims) != 1 or limits(kernel, loop)):
+        loop = None
+    return _inputs(graph, first, late, sizes), loop, _inputs(graph, loop, late, sizes) if loop else ()
 
 
 def _part(

@@ -96,7 +96,7 @@ class Proposals:
         for t in self.trials.leaders():
             timed.setdefault(t.mugraph, []).append(t)
         hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
-        taken: set[Hashable] = {(t.mugraph, str(t.schedule)) for t in (*self.trials.values(), *waiting)}
+        taken: set[Hashable] = {(t.mugraph, t.schedule) for t in (*self.trials.values(), *waiting)}
         pool = distinct((p for p in self.pool(hopeful) if not distrusted(p.graph, p.schedule)), taken)
         known = [p for p in self.tried() if p.predicted_us < float("inf")]
         chosen = choose(known, pool, GUESSES, {g: self.shares(g, trials) for g, trials in hopeful.items()})

@@ -162,10 +162,10 @@ def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequen
 
 
 def distinct(points: Iterable[Point], taken: set[Hashable]) -> list[Point]:
-    """Points whose (graph, schedule text) is not taken yet, each once."""
+    """Points whose (graph, schedule) is not taken yet, each once."""
     found: dict[Hashable, Point] = {}
     for p in points:
-        key = (p.graph, str(p.schedule))
+        key = (p.graph, p.schedule)
         if key not in taken:
             found.setdefault(key, p)
     return list(found.values())
