@@ -131,9 +131,7 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
     )
 
 
-def _plan(
-    graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
-) -> KernelPlan:
+def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
     c = _decided(graph, kernel, own, others, sizes)
     k = c.scheduled
@@ -159,9 +157,7 @@ def _plan(
     )
 
 
-def _decided(
-    graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
-) -> _Decided:
+def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]) -> _Decided:
     """Raises EmitError."""
     kernel = scanned(kernel) if whole_alike(kernel, sizes) else kernel
     left = left_out(graph)

@@ -89,9 +89,7 @@ def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
     return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
 
 
-def _hands_over(
-    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
-) -> bool:
+def _hands_over(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool) -> bool:
     """Whether a kernel may let the one behind start when its schedule says so; at the end of its loops each may."""
     match s.hand_over:
         case Relay():
