@@ -24,6 +24,7 @@ from mirage_cli.ir.reach import left_out, limits
 from mirage_cli.ir.schedule import (
     MIN_DOT,
     Before,
+    FetchedAhead,
     KernelSchedule,
     Lead,
     Relay,
@@ -121,12 +122,9 @@ def descriptors(
     They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of, and
     all loads of a specialized kernel. `sizes` holds every axis, those of chunks included.
     """
-    inside = {step.out for loop in place(kernel).loops for step in loop.steps}
     if specialized(graph, kernel, schedule, sizes):
-        return {**_boxes(graph, kernel, schedule, sizes)}
-    if not schedule.descriptors:
-        return {}
-    return {value: d for value, d in _boxes(graph, kernel, schedule, sizes).items() if value in inside}
+        return {**_boxes(graph, kernel, schedule, sizes).all}
+    return {**_boxes(graph, kernel, schedule, sizes).in_loops} if schedule.descriptors else {}
 
 
 def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> bool:
@@ -143,7 +141,7 @@ def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes:
     sides = [_rows_and_columns(e, dims, block, order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
     large = all(rows >= WARP_GROUP_ROWS and columns >= MIN_DOT for rows, columns in sides)
     wide = multiplies(loops[0], dims, block) and large
-    return wide and len(_boxes(graph, kernel, schedule, sizes)) == len(kernel.loads)
+    return wide and len(_boxes(graph, kernel, schedule, sizes).all) == len(kernel.loads)
 
 
 def _rows_and_columns(
@@ -162,9 +160,14 @@ def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[s
     return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)
 
 
-def _boxes(
-    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
-) -> Mapping[str, Descriptor]:
+class _Boxes(NamedTuple):
+    """By the values that are loaded: all of a kernel, and those inside loops."""
+
+    all: Mapping[str, Descriptor]
+    in_loops: Mapping[str, Descriptor]
+
+
+def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> _Boxes:
     return _boxes_of_tiles(graph, kernel, schedule.tiles, schedule.order, tuple(sizes.items()))
 
 
@@ -175,14 +178,16 @@ def _boxes_of_tiles(
     tiles: tuple[tuple[str, int], ...],
     order: tuple[str, ...],
     axes: tuple[tuple[str, int], ...],
-) -> Mapping[str, Descriptor]:
+) -> _Boxes:
     """axes: with their sizes. No other choice of a schedule tells."""
     sizes = dict(axes)
     block = block_sizes(kernel, KernelSchedule(tiles, order), sizes)
     order = block_order(kernel, order, block)
     partly = left_out(graph)  # a box has no mask
-    found = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
-    return {value: d for value, d in found.items() if d is not None}
+    some = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
+    found = {value: d for value, d in some.items() if d is not None}
+    inside = {step.out for loop in place(kernel).loops for step in loop.steps}
+    return _Boxes(found, {value: d for value, d in found.items() if value in inside})
 
 
 class _Side(NamedTuple):
@@ -414,14 +419,30 @@ def fetched_ahead(
     """
     if not schedule.overlap:
         return {}
+    cut = schedule.tiles, schedule.split
+    return {**_fetched(graph, kernel, *cut, schedule.before, schedule.ahead, tuple(sizes.items()))}
+
+
+@lru_cache(maxsize=1 << 12)
+def _fetched(
+    graph: MuGraph,
+    kernel: Kernel,
+    tiles: tuple[tuple[str, int], ...],
+    split: int,
+    before: Before,
+    ahead: FetchedAhead | None,
+    axes: tuple[tuple[str, int], ...],
+) -> Mapping[Loop | None, tuple[Fetch, ...]]:
+    """axes: with their sizes. No other choice of a schedule tells."""
+    sizes, schedule = dict(axes), KernelSchedule(tiles, (), split=split)
+    in_front, loop, inside = _fetchable(graph, kernel, axes)
     found: dict[Loop | None, tuple[Fetch, ...]] = {}
-    in_front, loop, inside = _fetchable(graph, kernel, tuple(sizes.items()))
-    if schedule.before != Before.NOTHING:
+    if before != Before.NOTHING:
         found[None] = tuple(map(Fetch, in_front))
-    if schedule.ahead and loop is not None:
+    if ahead and loop is not None:
         block = block_sizes(kernel, schedule, sizes)
         loads = _least_shared(inside, _instances(kernel, schedule, block, sizes))
-        found[loop] = _part(loop, loads, block, graph.element_bytes, schedule.ahead.share)
+        found[loop] = _part(loop, loads, block, graph.element_bytes, ahead.share)
     return {where: loads for where, loads in found.items() if loads}
 
 

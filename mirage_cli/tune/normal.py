@@ -32,6 +32,7 @@ class Forms:
         self.split = [k.name for k in graph.kernels if k.split is not None]
         self.sizes: dict[tuple[int, ...], Mapping[str, int]] = {}  # by the chunks of these
         self.known: dict[tuple[str, KernelSchedule, tuple[int, ...], bool], KernelSchedule] = {}
+        self.orders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def normalised(self, schedule: Schedule) -> Schedule:
         chunks = tuple(schedule.kernels[name].split for name in self.split)
@@ -43,10 +44,20 @@ class Forms:
             relay = isinstance(s.hand_over, Relay)
             released = relays(self.graph, self.kernels[name], schedule) if relay else overlaps
             key = name, s, chunks, released
-            if key not in self.known:
-                self.known[key] = _normalised(self.graph, self.kernels[name], s, self.sizes[chunks], released)
-            made[name] = self.known[key]
+            found = self.known.get(key)
+            if found is None:
+                found = self.known[key] = self.of_kernel(*key)
+            made[name] = found
         return Schedule(made)
+
+    def of_kernel(self, name: str, s: KernelSchedule, chunks: tuple[int, ...], released: bool) -> KernelSchedule:
+        """released: whether the kernel may let the one behind start early where its schedule says so."""
+        kernel, sizes = self.kernels[name], self.sizes[chunks]
+        key = name, s.tiles, s.order, chunks
+        order = self.orders.get(key)
+        if order is None:
+            order = self.orders[key] = block_order(kernel, s.order, block_sizes(kernel, s, sizes))
+        return _normalised(self.graph, kernel, _with(s, order=order), sizes, released)
 
 
 @lru_cache(maxsize=64)
@@ -64,8 +75,7 @@ def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:
 def _normalised(
     graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
 ) -> KernelSchedule:
-    """released: whether the one behind may start early where the schedule says so."""
-    s = _with(s, order=block_order(k, s.order, block_sizes(k, s, sizes)))
+    """Of a schedule whose order is that of the blocks."""
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)

@@ -206,26 +206,23 @@ def complete(
 
     Kernels whose partial results share an axis of chunks get the same number of them.
     """
-    by_name, sizes = models(graph), graph.sizes
     chosen: dict[str, KernelSchedule] = {}
-    for k in graph.kernels:
-        if k.split is not None and k.name in given:
-            sizes.setdefault(k.chunk, given[k.name].split)
-    for k in graph.kernels:
-        if k.kind == "library":
-            continue
-        m = by_name[k.name]
-        chunks = sizes.get(k.chunk) if k.split is not None else None
-        s = given.get(k.name)
+    split = (k for k in graph.kernels if k.split is not None and k.name in given)
+    chunks: dict[str, int] = {}
+    for k in split:
+        chunks.setdefault(k.chunk, given[k.name].split)
+    for name, m in models(graph).items():
+        k, s = m.kernel, given.get(name)
+        count = chunks.get(k.chunk) if k.split is not None else None
         if s is None:
-            s = _best(m, tuple(sizes.items()), target, chunks)
+            s = _best(m, tuple((graph.sizes | chunks).items()), target, count)
             if s is None:
                 return None
-        elif chunks is not None and s.split != chunks:
-            s = replace(s, split=chunks)
+        elif count is not None and s.split != count:
+            s = replace(s, split=count)
         if k.split is not None:
-            sizes.setdefault(k.chunk, s.split)
-        chosen[k.name] = s
+            chunks.setdefault(k.chunk, s.split)
+        chosen[name] = s
     return Schedule(chosen)
 
 
