@@ -32,6 +32,7 @@ class Forms:
         self.split = [k.name for k in graph.kernels if k.split is not None]
         self.sizes: dict[tuple[int, ...], Mapping[str, int]] = {}  # by the chunks of these
         self.known: dict[tuple[str, KernelSchedule, tuple[int, ...], bool], KernelSchedule] = {}
+        self.made: dict[KernelSchedule, KernelSchedule] = {}  # each once, so that comparing them is comparing objects
         self.orders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def normalised(self, schedule: Schedule) -> Schedule:
@@ -46,7 +47,8 @@ class Forms:
             key = name, s, chunks, released
             found = self.known.get(key)
             if found is None:
-                found = self.known[key] = self.of_kernel(*key)
+                found = self.of_kernel(*key)
+                found = self.known[key] = self.made.setdefault(found, found)
             made[name] = found
         return Schedule(made)
 

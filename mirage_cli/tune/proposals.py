@@ -19,7 +19,7 @@ from mirage_cli.tune.space import (
     neighbours,
     through_descriptors,
 )
-from mirage_cli.tune.surrogate import Point, choose, distinct
+from mirage_cli.tune.surrogate import Known, Point, choose, distinct
 from mirage_cli.tune.trials import Trial, Trials, key_of
 
 STARTS = 20
@@ -51,6 +51,7 @@ class Proposals:
         self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
+        self.features: Known = {}
         self.rng = random.Random(seed)
 
     def first(self, as_written: str, hints: Sequence[tuple[str, Schedule]]) -> list[tuple[str, Schedule]]:
@@ -99,7 +100,8 @@ class Proposals:
         taken: set[Hashable] = {(t.mugraph, t.schedule) for t in (*self.trials.values(), *waiting)}
         pool = distinct((p for p in self.pool(hopeful) if not distrusted(p.graph, p.schedule)), taken)
         known = [p for p in self.tried() if p.predicted_us < float("inf")]
-        chosen = choose(known, pool, GUESSES, {g: self.shares(g, trials) for g, trials in hopeful.items()})
+        shares = {g: self.shares(g, trials) for g, trials in hopeful.items()}
+        chosen = choose(known, pool, GUESSES, shares, self.features)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice, product
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -256,14 +256,13 @@ def _neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Sche
 def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
     """The schedule with all kernels starting ahead of time, once for each choice that is made for several kernels."""
 
-    def fetching(ahead: int, **words: bool) -> dict[str, KernelSchedule]:
-        changed = {"overlap": True, "fetch": True, "ahead": ahead, **words}
-        return {k: s.choosing(**changed) for k, s in schedule.kernels.items()}
+    def fetching(ahead: int, word: str = "overlap") -> dict[str, KernelSchedule]:
+        return {k: _fetching(s, ahead, word) for k, s in schedule.kernels.items()}
 
     for n in AHEAD:
-        yield normalised(graph, Schedule(fetching(n, early=True)))
+        yield normalised(graph, Schedule(fetching(n, "early")))
     for lead, n in ALL_RELAY:
-        made = normalised(graph, Schedule(fetching(n, relay=True))).kernels
+        made = normalised(graph, Schedule(fetching(n, "relay"))).kernels
         kernels = {k: s if s.hand_over == Relay() else replace(s, hand_over=lead) for k, s in made.items()}
         yield normalised(graph, Schedule(kernels))
     last = graph.kernels[-1].name
@@ -271,6 +270,12 @@ def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
         given = {k: Relay() if k == last else hand_over for k in schedule.kernels}
         kernels = {k: replace(s, hand_over=given[k]) for k, s in fetching(n).items()}
         yield normalised(graph, Schedule(kernels))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fetching(s: KernelSchedule, ahead: int, word: str) -> KernelSchedule:
+    """Ahead of time, with so many iterations fetched ahead, and with this word."""
+    return s.choosing(**{"overlap": True, "fetch": True, "ahead": ahead, word: True})
 
 
 def ahead_of_time(graph: MuGraph, schedule: Schedule, target: Target, count: int) -> list[Schedule]:
@@ -316,11 +321,11 @@ def crossings(
 ) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another one has it, with predicted times."""
     found: dict[Schedule, None] = {}
-    for a, b in product(schedules, others):
-        for name in a.kernels:
-            if b.kernels[name] == a.kernels[name]:
-                continue
-            if (made := complete(graph, target, {**a.kernels, name: b.kernels[name]})) is not None:
+    for a in schedules:
+        seen = {*a.kernels.items()}
+        for name, other in (x for b in others for x in b.kernels.items() if x not in seen):
+            seen.add((name, other))
+            if (made := complete(graph, target, {**a.kernels, name: other})) is not None:
                 found[normalised(graph, made)] = None
     return _that_fit(totals_us(graph, [*found], target), found)
 
