@@ -89,11 +89,11 @@ class KernelSource:
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError, PlanError."""
     others = around(graph, kernel, schedule, sizes)
-    return _emitted(graph, kernel, schedule.kernels[kernel.name], others, tuple(sizes.items()))
+    return written_once(graph, kernel, schedule.kernels[kernel.name], others, tuple(sizes.items()))
 
 
 @lru_cache(maxsize=1 << 10)
-def _emitted(
+def written_once(
     graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, axes: tuple[tuple[str, int], ...]
 ) -> KernelSource:
     """Schedules of a μGraph often differ in one kernel; what the others are is written once. axes: with their sizes."""

@@ -33,7 +33,6 @@ class Forms:
         self.sizes: dict[tuple[int, ...], Mapping[str, int]] = {}  # by the chunks of these
         self.known: dict[tuple[str, KernelSchedule, tuple[int, ...], bool], KernelSchedule] = {}
         self.made: dict[KernelSchedule, KernelSchedule] = {}  # each once, so that comparing them is comparing objects
-        self.orders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def normalised(self, schedule: Schedule) -> Schedule:
         chunks = tuple(schedule.kernels[name].split for name in self.split)
@@ -47,19 +46,10 @@ class Forms:
             key = name, s, chunks, released
             found = self.known.get(key)
             if found is None:
-                found = self.of_kernel(*key)
+                found = _normalised(self.graph, self.kernels[name], s, self.sizes[chunks], released)
                 found = self.known[key] = self.made.setdefault(found, found)
             made[name] = found
         return Schedule(made)
-
-    def of_kernel(self, name: str, s: KernelSchedule, chunks: tuple[int, ...], released: bool) -> KernelSchedule:
-        """released: whether the kernel may let the one behind start early where its schedule says so."""
-        kernel, sizes = self.kernels[name], self.sizes[chunks]
-        key = name, s.tiles, s.order, chunks
-        order = self.orders.get(key)
-        if order is None:
-            order = self.orders[key] = block_order(kernel, s.order, block_sizes(kernel, s, sizes))
-        return _normalised(self.graph, kernel, _with(s, order=order), sizes, released)
 
 
 @lru_cache(maxsize=64)
@@ -77,7 +67,8 @@ def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:
 def _normalised(
     graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
 ) -> KernelSchedule:
-    """Of a schedule whose order is that of the blocks."""
+    """released: whether the kernel may let the one behind start early where its schedule says so."""
+    s = _with(s, order=block_order(k, s.order, block_sizes(k, s, sizes)))
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)
