@@ -24,6 +24,7 @@ from mirage_cli.ir.reach import left_out, limits
 from mirage_cli.ir.schedule import (
     MIN_DOT,
     Before,
+    FetchedAhead,
     KernelSchedule,
     Lead,
     Relay,
@@ -122,12 +123,9 @@ def descriptors(
     They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of, and
     all loads of a specialized kernel. `sizes` holds every axis, those of chunks included.
     """
-    inside = {step.out for loop in place(kernel).loops for step in loop.steps}
     if specialized(graph, kernel, schedule, sizes):
-        return {**_boxes(graph, kernel, schedule, sizes)}
-    if not schedule.descriptors:
-        return {}
-    return {value: d for value, d in _boxes(graph, kernel, schedule, sizes).items() if value in inside}
+        return {**_boxes(graph, kernel, schedule, sizes).all}
+    return {**_boxes(graph, kernel, schedule, sizes).in_loops} if schedule.descriptors else {}
 
 
 def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> bool:
@@ -144,7 +142,7 @@ def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes:
     sides = [_rows_and_columns(e, dims, block, order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
     large = all(rows >= WARP_GROUP_ROWS and columns >= MIN_DOT for rows, columns in sides)
     wide = multiplies(loops[0], dims, block) and large
-    return wide and len(_boxes(graph, kernel, schedule, sizes)) == len(kernel.loads)
+    return wide and len(_boxes(graph, kernel, schedule, sizes).all) == len(kernel.loads)
 
 
 def _rows_and_columns(
@@ -163,9 +161,14 @@ def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[s
     return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)
 
 
-def _boxes(
-    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
-) -> Mapping[str, Descriptor]:
+class _Boxes(NamedTuple):
+    """By the values that are loaded: all of a kernel, and those inside loops."""
+
+    all: Mapping[str, Descriptor]
+    in_loops: Mapping[str, Descriptor]
+
+
+def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> _Boxes:
     return _boxes_of_tiles(graph, kernel, schedule.tiles, schedule.order, tuple(sizes.items()))
 
 
@@ -176,14 +179,16 @@ def _boxes_of_tiles(
     tiles: tuple[tuple[str, int], ...],
     order: tuple[str, ...],
     axes: tuple[tuple[str, int], ...],
-) -> Mapping[str, Descriptor]:
+) -> _Boxes:
     """axes: with their sizes. No other choice of a schedule tells."""
     sizes = dict(axes)
     block = block_sizes(kernel, KernelSchedule(tiles, order), sizes)
     order = block_order(kernel, order, block)
     partly = left_out(graph)  # a box has no mask
-    found = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
-    return {value: d for value, d in found.items() if d is not None}
+    some = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
+    found = {value: d for value, d in some.items() if d is not None}
+    inside = {step.out for loop in place(kernel).loops for step in loop.steps}
+    return _Boxes(found, {value: d for value, d in found.items() if value in inside})
 
 
 class _Side(NamedTuple):
@@ -343,13 +348,38 @@ def _held(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> bool:
     return not all(relays(graph, k, schedule) for k in _in_front(graph, kernel))
 
 
-def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str]:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the plan of a kernel depends on besides its own schedule.
+
+    releases: whether any kernel of the call lets the one behind start early. relays: whether this one does before it
+    has waited itself. held: whether all before the call has ended once it starts. lengths: of a chunk, for partial
+    results that are not stored everywhere, by the buffer that the kernel reads them from.
+    """
+
+    releases: bool
+    relays: bool
+    held: bool
+    lengths: tuple[tuple[str, int], ...]
+
+
+def around(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> Around:
+    releases = any(s.overlap for s in schedule.kernels.values())
+    left = left_out(graph)
+    lengths: dict[str, int] = {}
+    for buffer, of in ((x.buffer, left[x.buffer]) for x in kernel.loads if x.buffer in left):
+        split = schedule.kernels[of.kernel]
+        lengths[buffer] = chunk_length(sizes[of.dim], split.split, split.tile(of.dim))
+    held = _held(graph, kernel, schedule)
+    return Around(releases, relays(graph, kernel, schedule), held, tuple(lengths.items()))
+
+
+def awaited(graph: MuGraph, kernel: Kernel, held: bool) -> frozenset[str]:
     """What may only be read when the kernel in front has ended: what kernels in front have written, and the inputs.
 
     The inputs are there if one of those kernels lets none start before it has waited itself: what came before the
     launch has ended by then.
     """
-    held = _held(graph, kernel, schedule)
     return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if not held}
 
 
@@ -397,18 +427,45 @@ def fetched_ahead(
     """
     if not schedule.overlap:
         return {}
-    late = _written_in_front(graph, kernel)
-    first, *others = place(kernel).segments
+    cut = schedule.tiles, schedule.split
+    return {**_fetched(graph, kernel, *cut, schedule.before, schedule.ahead, tuple(sizes.items()))}
+
+
+@lru_cache(maxsize=1 << 12)
+def _fetched(
+    graph: MuGraph,
+    kernel: Kernel,
+    tiles: tuple[tuple[str, int], ...],
+    split: int,
+    before: Before,
+    ahead: FetchedAhead | None,
+    axes: tuple[tuple[str, int], ...],
+) -> Mapping[Loop | None, tuple[Fetch, ...]]:
+    """axes: with their sizes. No other choice of a schedule tells."""
+    sizes, schedule = dict(axes), KernelSchedule(tiles, (), split=split)
+    in_front, loop, inside = _fetchable(graph, kernel, axes)
     found: dict[Loop | None, tuple[Fetch, ...]] = {}
-    if schedule.before != Before.NOTHING:
-        found[None] = tuple(Fetch(x) for x in _inputs(graph, first, late, sizes))
-    loop = next((s for s in others if isinstance(s, Loop)), None)
-    if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
-        element = graph.element_bytes
+    if before != Before.NOTHING:
+        found[None] = tuple(map(Fetch, in_front))
+    if ahead and loop is not None:
         block = block_sizes(kernel, schedule, sizes)
-        loads = _least_shared(_inputs(graph, loop, late, sizes), _instances(kernel, schedule, block, sizes))
-        found[loop] = _part(loop, loads, block, element, schedule.ahead.share)
+        loads = _least_shared(inside, _instances(kernel, schedule, block, sizes))
+        found[loop] = _part(loop, loads, block, graph.element_bytes, ahead.share)
     return {where: loads for where, loads in found.items() if loads}
+
+
+@lru_cache(maxsize=1 << 12)
+def _fetchable(
+    graph: MuGraph, kernel: Kernel, axes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Load, ...], Loop | None, tuple[Load, ...]]:
+    """The loads before any loop that may be fetched, the first loop if it walks one dimension whole, and its loads that
+    may be. axes: with their sizes."""
+    sizes, late = dict(axes), _written_in_front(graph, kernel)
+    first, *others = place(kernel).segments
+    loop = next((s for s in others if isinstance(s, Loop)), None)
+    if loop is not None and (len(loop.dims) != 1 or limits(kernel, loop)):
+        loop = None
+    return _inputs(graph, first, late, sizes), loop, _inputs(graph, loop, late, sizes) if loop else ()
 
 
 def _part(

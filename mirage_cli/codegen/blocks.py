@@ -236,15 +236,35 @@ class ScheduledKernel:
         known = (a.table for x in self.live.values() for a in lookups_of(x.where))
         return tuple(dict.fromkeys([*self.kernel.read, *known, *(s.buffer for s in self.kernel.stores)]))
 
+    @cached_property
+    def long_axes(self) -> Axes:
+        """The dimensions that are not scalars, in the schedule's order."""
+        return tuple(d for d in self.order if self.block[d] > 1)
+
     def axes(self, dims: Iterable[str]) -> Axes:
         """The axes of a block: the dimensions that are not scalars, in the schedule's order."""
-        dims = set(dims)
-        return tuple(d for d in self.order if d in dims and self.block[d] > 1)
+        dims = {*dims}
+        return tuple([d for d in self.long_axes if d in dims])
 
     def axes_of(self, value: str) -> Axes:
         """The axes of the current block of a value: those along which it may differ."""
-        own = (d for d in self.axes(self.dims[value]) if d not in self.uniform_dims[value])
-        return self.merged[value] if value in self.merged else tuple(own)
+        found = self._axes_of.get(value)
+        if found is None:
+            own = self.merged.get(value)
+            alike = self.uniform_dims[value]
+            found = tuple(d for d in self.axes(self.dims[value]) if d not in alike) if own is None else own
+            self._axes_of[value] = found
+        return found
+
+    @cached_property
+    def _axes_of(self) -> dict[str, Axes]:
+        """As far as they were asked for."""
+        return {}
+
+    @cached_property
+    def loads_bytes(self) -> bool:
+        """Whether it loads any int8."""
+        return any(self.tensors[x.buffer].dtype == "int8" for x in self.kernel.loads)
 
     def block_of(self, value: str) -> Value:
         """The current block of a value."""

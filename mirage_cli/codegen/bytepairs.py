@@ -140,7 +140,7 @@ def _body(k: ScheduledKernel) -> Iterator[Eqn]:
 def _operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
     """The operand of a product that may be loaded in pairs, if any."""
     dtype = k.graph.dtype
-    if dtype not in HALVES or not on_matrix_units(e, k.dims, k.block):
+    if not k.loads_bytes or dtype not in HALVES or not on_matrix_units(e, k.dims, k.block):
         return None
     m = matrices(k, e)
     if m.batch or len(m.middle) != 1 or {*e.axes} & k.padded or operand_types(k, e, m) != (dtype, dtype):

@@ -47,7 +47,7 @@ from mirage_cli.ir.schedule import Schedule
 
 def launch_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     """Sizes of all axes: those of the μGraph, and of each split's chunks from the schedule. Raises ValueError."""
-    sizes = graph.sizes
+    sizes = {**graph.sizes}
     for k in graph.kernels:
         if k.split is None:
             continue

@@ -14,14 +14,15 @@ from math import ceil, prod
 
 from mirage_cli.codegen import bytepairs, nodes, plan
 from mirage_cli.codegen.access import (
+    Around,
     Descriptor,
     Fetch,
+    around,
     awaited,
     descriptors,
     fetched_ahead,
     leading,
     merged_box,
-    relays,
     specialized,
     streamed,
 )
@@ -54,7 +55,7 @@ from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
-from mirage_cli.ir.schedule import Early, Lead, Schedule, chunk_length
+from mirage_cli.ir.schedule import Early, KernelSchedule, Lead, Schedule
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -93,12 +94,19 @@ class _Decided:
 
 def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    k = ScheduledKernel(graph, kernel, schedule.kernels[kernel.name], sizes)
+    return plan_one(graph, kernel, schedule.kernels[kernel.name], around(graph, kernel, schedule, sizes), sizes)
+
+
+def plan_one(
+    graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
+) -> KernelPlan:
+    """The kernel at its own schedule, whatever those of the others are besides this. Raises EmitError."""
+    k = ScheduledKernel(graph, kernel, own, sizes)
     parts = beside(kernel, {d for d in kernel.with_role("grid") if k.tiled(d)})
-    plans = [_plan(graph, part, schedule, sizes) for part in parts]
+    plans = [_plan(graph, part, own, others, sizes) for part in parts]
     if len(plans) == 1:
         return plans[0]
-    return _side_by_side(plans) if _alike(plans) else _plan(graph, kernel, schedule, sizes)
+    return _side_by_side(plans) if _alike(plans) else _plan(graph, kernel, own, others, sizes)
 
 
 def _alike(plans: Sequence[KernelPlan]) -> bool:
@@ -133,9 +141,9 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
     )
 
 
-def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
+def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
-    c = _decided(graph, kernel, schedule, sizes)
+    c = _decided(graph, kernel, own, others, sizes)
     k = c.scheduled
     instances = _instances(k, c.limits)
     body = (instances, *_fixed_positions(k), *[plan.Release()] * c.over.at_once, *_body(c))
@@ -159,12 +167,11 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     )
 
 
-def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> _Decided:
+def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]) -> _Decided:
     """Raises EmitError."""
-    own = schedule.kernels[kernel.name]
     kernel = scanned(kernel) if whole_alike(kernel, sizes) else kernel
     left = left_out(graph)
-    live = _live(left, kernel, schedule, sizes)
+    live = _live(left, kernel, dict(others.lengths), sizes)
     phases = [(graph, kernel)]
     if not specialized(graph, kernel, own, sizes):
         found = phased(graph, kernel, own, sizes)
@@ -175,18 +182,19 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
         raise EmitError("block too large")
     if scheduled.dynamic and scheduled.huge:
         raise EmitError("offsets beyond 32 bits")
-    unread = awaited(graph, kernel, schedule) if own.overlap else None
+    unread = awaited(graph, kernel, others.held) if own.overlap else None
     some = units(placed_early(scheduled, unread or ()), unread or ())
     first = graph.kernels[0].name == kernel.name
-    releases = any(s.overlap for s in schedule.kernels.values())
-    over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
+    over = hand_over(some, unread, first, others.relays, own.hand_over == Early(), others.releases)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
-    in_phases = tuple(replace(x, merged=merged_operands(x, boxes)) for x in in_phases)
-    boxes |= {v: merged_box(boxes[v], axes) for x in in_phases for v, axes in x.merged.items()}
-    folded = {v for x in in_phases for v, axes in x.merged.items() if not {*axes} <= {*boxes[v].block}}
-    in_phases = tuple(replace(x, folded=frozenset(folded)) for x in in_phases)
+    merged = [merged_operands(x, boxes) for x in in_phases]
+    boxes |= {v: merged_box(boxes[v], axes) for found in merged for v, axes in found.items()}
+    folded = frozenset(v for found in merged for v, axes in found.items() if not {*axes} <= {*boxes[v].block})
+    if any(merged):  # what is known of a kernel is lost where it is replaced
+        in_phases = tuple(replace(x, merged=m, folded=folded) for x, m in zip(in_phases, merged, strict=True))
     paired = bytepairs.paired_loads(in_phases, boxes)
-    in_phases = tuple(replace(x, paired=paired) for x in in_phases)
+    if paired:
+        in_phases = tuple(replace(x, paired=paired) for x in in_phases)
     scheduled = in_phases[0]
     return _Decided(
         scheduled=scheduled,
@@ -200,7 +208,7 @@ def _decided(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[
         limits={x: limits(kernel, x) for x in scheduled.placement.loops},
         specialized=specialized(graph, kernel, own, sizes),
         narrowed=_narrowed(scheduled),
-        leading=leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
+        leading=leading(graph, kernel, own, sizes) if others.releases and not over.at_once else None,
         empty_chunks=any(x.kernel == kernel.name for x in left.values()),
     )
 
@@ -247,14 +255,15 @@ def _straight(some: Sequence[Unit]) -> list[Load | Eqn]:
     return [x for x in before if isinstance(x, Load | Eqn)]
 
 
-def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, Live]:
-    """Where the partial results that a kernel reads were stored, as the kernels in front are scheduled."""
+def _live(
+    left: Mapping[str, Left], kernel: Kernel, lengths: Mapping[str, int], sizes: Mapping[str, int]
+) -> dict[str, Live]:
+    """Where the partial results that a kernel reads were stored. lengths: of their chunks."""
     found: dict[str, Live] = {}
     for x in (x for x in kernel.loads if x.buffer in left):
         of = left[x.buffer]
-        split = schedule.kernels[of.kernel]
-        length = chunk_length(sizes[of.dim], split.split, split.tile(of.dim))
-        found[x.buffer] = Live(of.live(length, sizes[of.dim]), of.identity(of.reduction.type == "int"))
+        where = of.live(lengths[x.buffer], sizes[of.dim])
+        found[x.buffer] = Live(where, of.identity(of.reduction.type == "int"))
     return found
 
 

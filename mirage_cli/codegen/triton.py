@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen import plan as p
-from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.access import Around, Descriptor, around
 from mirage_cli.codegen.check import check
 from mirage_cli.codegen.helpers import HELPERS
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
-from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.codegen.planner import plan_one
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import FLOAT8, number_type
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 
 TYPE = {
     "float16": "tl.float16",
@@ -87,7 +88,16 @@ class KernelSource:
 
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError, PlanError."""
-    plan = plan_kernel(graph, kernel, schedule, sizes)
+    others = around(graph, kernel, schedule, sizes)
+    return written_once(graph, kernel, schedule.kernels[kernel.name], others, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=1 << 10)
+def written_once(
+    graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, axes: tuple[tuple[str, int], ...]
+) -> KernelSource:
+    """Schedules of a μGraph often differ in one kernel; what the others are is written once. axes: with their sizes."""
+    plan = plan_one(graph, kernel, own, others, dict(axes))
     check(plan)
     return print_kernel(plan)
 

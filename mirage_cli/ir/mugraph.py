@@ -201,8 +201,8 @@ class MuGraph:
     merged: Merged = ()
     dynamic: tuple[Range, ...] = ()
 
-    @property
-    def sizes(self) -> dict[str, int]:
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
         return dict(self.dims)
 
     def tensors(self) -> Mapping[str, Tensor]:

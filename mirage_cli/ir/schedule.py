@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, Literal, TypeAlias  # the type of a choice, which differs by row, and JSON
 
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Range, Tensor, cast_of
 
@@ -172,6 +173,7 @@ COMPILED = ("warps", "stages", "registers")
 """Numbers and words that are for the compiler, which is told them beside the kernel's text."""
 
 
+@hashed_once
 @dataclass(frozen=True)  # without slots, for what is cached
 class KernelSchedule:
     """How one generated kernel is cut and compiled.
@@ -286,11 +288,15 @@ class KernelSchedule:
         return {**{n: math.log2(x) for n, x in self.numbers.items()}, **flags, **counts}
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Schedule:
     """A schedule for every generated kernel of a μGraph, by kernel name."""
 
     kernels: Mapping[str, KernelSchedule] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.kernels.items()))
 
     def to_json(self) -> dict[str, Any]:
         return {name: k.to_json() for name, k in self.kernels.items()}
@@ -325,7 +331,12 @@ class Schedule:
         return Schedule({name: replace(k, tf32x3=False) for name, k in self.kernels.items()})
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
+        return self.text
+
+    @cached_property
+    def text(self) -> str:
+        """A kernel a line."""
+        return "\n".join(f"{name}: {k.text}" for name, k in self.kernels.items())
 
     @staticmethod
     def parse(text: str) -> Schedule:
@@ -422,12 +433,19 @@ def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, in
     return dict(schedule.tiles) | whole_blocks(kernel, sizes)
 
 
-def whole_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+def whole_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Mapping[str, int]:
     """The block sizes of the dimensions that are held whole.
 
     Where the matrix units may take a product, the longest of a side is padded if the side has less than MIN_DOT. Beside
     a dimension that has tiles, the schedule decides.
     """
+    return _whole_blocks(kernel, tuple((d, sizes[d]) for d, _ in kernel.roles))
+
+
+@lru_cache(maxsize=1 << 12)
+def _whole_blocks(kernel: Kernel, axes: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """axes: with their sizes."""
+    sizes = dict(axes)
     block = {d: next_power_of_two(sizes[d]) for d in kernel.with_role("tile")}
     matrix = kernel.matrix_axes(sizes)
     for side in (side for product in kernel.products for side in product if side <= matrix):

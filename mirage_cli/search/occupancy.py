@@ -281,8 +281,8 @@ def _operand_bytes(x: Launch, s: Segment) -> Array:
 
 
 def _loaded_words(segments: Sequence[Segment], zero: Array) -> Array:
-    """Registers of what an iteration loads, of loops that multiply nothing. All loads stand in front of what is computed of
-    them. The most of a loop."""
+    """Registers of what an iteration loads, of loops that multiply nothing. All loads stand in front of what is
+    computed of them. The most of a loop."""
     loops = (s for s in segments if s.work.loop and not s.work.dots)
     return reduce(np.maximum, (s.loaded / WORD_BYTES for s in loops), zero)
 

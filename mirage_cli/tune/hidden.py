@@ -25,6 +25,16 @@ HIDDEN = 0.75
 """The part of such a kernel's work that does not show: X·A beside X·W, 2048 x 4096 x 4096, took 4.1 us less on an H200
 where the two had room, of 5.5 that it is predicted."""
 
+NEEDED = ("shared_bytes", "early", "overlap", "work", "matrix units", "memory")
+"""What tells how much of a kernel is hidden: of its schedule, and of what the cost model says of that."""
+
+
+def needed(batch: Batch, e: Estimates) -> Mapping[str, Array]:
+    """`NEEDED` of the schedules of a batch."""
+    busy = e.busy["matrix units"], e.busy["memory"]
+    some = (e.shared_bytes, batch.early, batch.overlap, e.parts["work"], *busy)
+    return dict(zip(NEEDED, some, strict=True))
+
 
 @lru_cache(maxsize=256)
 def pairs(graph: MuGraph) -> tuple[tuple[str, str], ...]:
@@ -48,20 +58,19 @@ def _read_behind_loops(a: Kernel, b: Kernel) -> bool:
     )
 
 
-def hidden_us(
-    graph: MuGraph, batches: Mapping[str, Batch], found: Mapping[str, Estimates], target: Target
-) -> Iterator[Array]:
+def hidden_us(graph: MuGraph, found: Mapping[str, Mapping[str, Array]], target: Target) -> Iterator[Array]:
     """Microseconds that each kernel which runs beside the next one takes less of a call, for every schedule of a batch.
 
     `HIDDEN` · min(its work, what the next one multiplies while memory is idle), where it lets that start when it has
     waited, and both have room. Two that wait for memory wait for each other: of 26 schedules with 2 to 64 rows that
-    could hide a kernel, none took less than others like it.
+    could hide a kernel, none took less than others like it. found: `NEEDED` of each kernel.
     """
     for a, b in pairs(graph):
-        room = fits(found[a].shared_bytes, found[b].shared_bytes, target)
-        beside = room & (batches[a].early > 0) & (batches[b].overlap > 0)
-        idle = np.maximum(found[b].busy["matrix units"] - found[b].busy["memory"], 0.0)
-        yield np.where(beside, HIDDEN * np.minimum(found[a].parts["work"], idle), 0.0)
+        one, other = found[a], found[b]
+        room = fits(one["shared_bytes"], other["shared_bytes"], target)
+        beside = room & (one["early"] > 0) & (other["overlap"] > 0)
+        idle = np.maximum(other["matrix units"] - other["memory"], 0.0)
+        yield np.where(beside, HIDDEN * np.minimum(one["work"], idle), 0.0)
 
 
 def fits(one: Array, other: Array, target: Target) -> NDArray[np.bool_]:

@@ -23,27 +23,56 @@ from mirage_cli.ir.schedule import (
 from mirage_cli.search.work import chunk_sizes
 
 
+class Forms:
+    """The normal forms of the kernels of one μGraph, each worked out once."""
+
+    def __init__(self, graph: MuGraph) -> None:
+        self.graph = graph
+        self.kernels = {k.name: k for k in graph.kernels}
+        self.split = [k.name for k in graph.kernels if k.split is not None]
+        self.sizes: dict[tuple[int, ...], Mapping[str, int]] = {}  # by the chunks of these
+        self.known: dict[tuple[str, KernelSchedule, tuple[int, ...], bool], KernelSchedule] = {}
+        self.made: dict[KernelSchedule, KernelSchedule] = {}  # each once, so that comparing them is comparing objects
+
+    def normalised(self, schedule: Schedule) -> Schedule:
+        chunks = tuple(schedule.kernels[name].split for name in self.split)
+        if chunks not in self.sizes:
+            self.sizes[chunks] = chunk_sizes(self.graph, schedule)
+        overlaps = any(s.overlap for s in schedule.kernels.values())
+        made: dict[str, KernelSchedule] = {}
+        for name, s in schedule.kernels.items():
+            relay = isinstance(s.hand_over, Relay)
+            released = relays(self.graph, self.kernels[name], schedule) if relay else overlaps
+            key = name, s, chunks, released
+            found = self.known.get(key)
+            if found is None:
+                found = _normalised(self.graph, self.kernels[name], s, self.sizes[chunks], released)
+                found = self.known[key] = self.made.setdefault(found, found)
+            made[name] = found
+        return Schedule(made)
+
+
+@lru_cache(maxsize=64)
+def forms(graph: MuGraph) -> Forms:
+    """Those of a μGraph, while it is one of the last that were asked for."""
+    return Forms(graph)
+
+
 def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:
     """The schedule without choices that change nothing of the kernels they are made for: two schedules with one normal
     form are the same kernels."""
-    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), any(s.overlap for s in schedule.kernels.values())
-    kernels = {k.name: k for k in graph.kernels}
-    relaying = {n: s.hand_over == Relay() and relays(graph, kernels[n], schedule) for n, s in schedule.kernels.items()}
-    made = ((n, _normalised(graph, kernels[n], s, sizes, overlaps, relaying[n])) for n, s in schedule.kernels.items())
-    return Schedule(dict(made))
+    return forms(graph).normalised(schedule)
 
 
-@lru_cache(maxsize=1 << 14)
 def _normalised(
-    graph: MuGraph, k: Kernel, s: KernelSchedule, axes: tuple[tuple[str, int], ...], overlaps: bool, relaying: bool
+    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
 ) -> KernelSchedule:
-    """axes: with their sizes. overlaps: whether any kernel does. relaying: whether it may relay where it would."""
-    sizes = dict(axes)
+    """released: whether the kernel may let the one behind start early where its schedule says so."""
     s = _with(s, order=block_order(k, s.order, block_sizes(k, s, sizes)))
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)
-    if not _hands_over(graph, k, s, sizes, overlaps, relaying):
+    if not _hands_over(graph, k, s, sizes, released):
         s = _with(s, hand_over=AtEnd())
     if s.before != Before.NOTHING or s.ahead is not None:
         found = fetched_ahead(graph, k, s, sizes)
@@ -63,17 +92,15 @@ def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
     return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
 
 
-def _hands_over(
-    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool, relaying: bool
-) -> bool:
+def _hands_over(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool) -> bool:
     """Whether a kernel may let the one behind start when its schedule says so; at the end of its loops each may."""
     match s.hand_over:
         case Relay():
-            return relaying
+            return released
         case Early():
-            return overlaps and bool(k.with_role("loop", "split"))
+            return released and bool(k.with_role("loop", "split"))
         case Lead():
-            return overlaps and leading(graph, k, s, sizes) is not None
+            return released and leading(graph, k, s, sizes) is not None
         case AtEnd():
             return True
 

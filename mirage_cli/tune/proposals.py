@@ -19,7 +19,7 @@ from mirage_cli.tune.space import (
     neighbours,
     through_descriptors,
 )
-from mirage_cli.tune.surrogate import Point, choose, distinct
+from mirage_cli.tune.surrogate import Known, Point, choose, distinct
 from mirage_cli.tune.trials import Trial, Trials, key_of
 
 STARTS = 20
@@ -51,6 +51,7 @@ class Proposals:
         self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
+        self.features: Known = {}
         self.rng = random.Random(seed)
 
     def first(
@@ -107,12 +108,12 @@ class Proposals:
         for t in self.trials.leaders():
             timed.setdefault(t.mugraph, []).append(t)
         hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
-        taken: set[Hashable] = {(t.mugraph, str(t.schedule)) for t in (*self.trials.values(), *waiting)}
+        taken: set[Hashable] = {(t.mugraph, t.schedule) for t in (*self.trials.values(), *waiting)}
         pool = distinct((p for p in self.pool(hopeful, distrusted) if not distrusted(p.graph, p.schedule)), taken)
         tried = [p for p in self.tried() if p.predicted_us < float("inf")]
         known = [p for p in tried if not distrusted(p.graph, p.schedule)]  # which fail for what others do not do
         shares = {g: self.shares(g, trials, distrusted) for g, trials in hopeful.items()}
-        chosen = choose(known, pool, GUESSES, shares)
+        chosen = choose(known, pool, GUESSES, shares, self.features)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def shares(self, g: str, trials: Sequence[Trial], distrusted: Distrusted) -> list[float]:

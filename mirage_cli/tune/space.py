@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice, product
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -105,17 +105,16 @@ def first_schedules(graph: MuGraph, target: Target, count: int, by_arithmetic: b
     if base is None:
         return []
     varied = dearest_kernel(graph, base, target)
-    found: dict[str, Schedule] = {}
+    found: dict[Schedule, None] = {}
     m, sizes = by_name[varied], chunk_sizes(graph, base)
     for s in _diverse(ranked(m, sizes, target, by_arithmetic=by_arithmetic)):
         for variant in (s, *_in_other_orders(m, s, sizes)):
             schedule = complete(graph, target, {varied: variant}, by_arithmetic)
             if schedule is not None:
-                for made in (*_beside_next(graph, schedule, target, by_arithmetic), schedule):
-                    found.setdefault(str(made), made)
+                found |= dict.fromkeys((*_beside_next(graph, schedule, target, by_arithmetic), schedule))
         if len(found) >= count:
             break
-    return list(found.values())[:count]
+    return list(found)[:count]
 
 
 def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:
@@ -212,26 +211,23 @@ def complete(
 
     Kernels whose partial results share an axis of chunks get the same number of them.
     """
-    by_name, sizes = models(graph), dict(graph.sizes)
     chosen: dict[str, KernelSchedule] = {}
-    for k in graph.kernels:
-        if k.split is not None and k.name in given:
-            sizes.setdefault(k.chunk, given[k.name].split)
-    for k in graph.kernels:
-        if k.kind == "library":
-            continue
-        m = by_name[k.name]
-        chunks = sizes.get(k.chunk) if k.split is not None else None
-        s = given.get(k.name)
+    split = (k for k in graph.kernels if k.split is not None and k.name in given)
+    chunks: dict[str, int] = {}
+    for k in split:
+        chunks.setdefault(k.chunk, given[k.name].split)
+    for name, m in models(graph).items():
+        k, s = m.kernel, given.get(name)
+        count = chunks.get(k.chunk) if k.split is not None else None
         if s is None:
-            s = _best(m, tuple(sizes.items()), target, chunks, by_arithmetic)
+            s = _best(m, tuple((graph.sizes | chunks).items()), target, count, by_arithmetic)
             if s is None:
                 return None
-        elif chunks is not None and s.split != chunks:
-            s = replace(s, split=chunks)
+        elif count is not None and s.split != count:
+            s = replace(s, split=count)
         if k.split is not None:
-            sizes.setdefault(k.chunk, s.split)
-        chosen[k.name] = s
+            chunks.setdefault(k.chunk, s.split)
+        chosen[name] = s
     return Schedule(chosen)
 
 
@@ -248,9 +244,7 @@ def neighbours(graph: MuGraph, schedules: Sequence[Schedule], target: Target) ->
 
 def _neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
     by_name, sizes = models(graph), chunk_sizes(graph, schedule)
-    found: dict[str, Schedule] = {}
-    for made in _ahead_of_time(graph, schedule) if target.overlaps else ():
-        found[str(made)] = made
+    found = dict.fromkeys(_ahead_of_time(graph, schedule) if target.overlaps else ())
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
         for other in _variations(by_name[name], s, tuple(sizes.items()), target):
@@ -259,23 +253,21 @@ def _neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Sche
                 others = {n for n in given if n != name and _has_chunks(by_name[n].kernel, kernel.chunk)}
                 given = {n: k for n, k in given.items() if n not in others}
             if (made := complete(graph, target, given)) is not None:
-                made = normalised(graph, made)
-                found[str(made)] = made
-    found.pop(str(schedule), None)
-    return [*found.values()]
+                found[normalised(graph, made)] = None
+    found.pop(schedule, None)
+    return [*found]
 
 
 def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
     """The schedule with all kernels starting ahead of time, once for each choice that is made for several kernels."""
 
-    def fetching(ahead: int, **words: bool) -> dict[str, KernelSchedule]:
-        changed = {"overlap": True, "fetch": True, "ahead": ahead, **words}
-        return {k: s.choosing(**changed) for k, s in schedule.kernels.items()}
+    def fetching(ahead: int, word: str = "overlap") -> dict[str, KernelSchedule]:
+        return {k: _fetching(s, ahead, word) for k, s in schedule.kernels.items()}
 
     for n in AHEAD:
-        yield normalised(graph, Schedule(fetching(n, early=True)))
+        yield normalised(graph, Schedule(fetching(n, "early")))
     for lead, n in ALL_RELAY:
-        made = normalised(graph, Schedule(fetching(n, relay=True))).kernels
+        made = normalised(graph, Schedule(fetching(n, "relay"))).kernels
         kernels = {k: s if s.hand_over == Relay() else replace(s, hand_over=lead) for k, s in made.items()}
         yield normalised(graph, Schedule(kernels))
     last = graph.kernels[-1].name
@@ -285,14 +277,20 @@ def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
         yield normalised(graph, Schedule(kernels))
 
 
+@lru_cache(maxsize=1 << 12)
+def _fetching(s: KernelSchedule, ahead: int, word: str) -> KernelSchedule:
+    """Ahead of time, with so many iterations fetched ahead, and with this word."""
+    return s.choosing(**{"overlap": True, "fetch": True, "ahead": ahead, word: True})
+
+
 def ahead_of_time(graph: MuGraph, schedule: Schedule, target: Target, count: int) -> list[Schedule]:
     """The schedule with all kernels ahead of time: the cost model's best of so many ways to hand over, each with and
     without iterations that are fetched ahead."""
-    made = {str(s): s for s in (_ahead_of_time(graph, schedule) if target.overlaps and schedule.kernels else ())}
-    made.pop(str(schedule), None)
-    us = totals_us(graph, [*made.values()], target)
+    made = dict.fromkeys(_ahead_of_time(graph, schedule) if target.overlaps and schedule.kernels else ())
+    made.pop(schedule, None)
+    us = totals_us(graph, [*made], target)
     ways: dict[tuple[object, ...], Schedule] = {}
-    for _, s in sorted(_that_fit(us, made.values()), key=lambda x: x[0]):
+    for _, s in sorted(_that_fit(us, made), key=lambda x: x[0]):
         ways.setdefault(tuple((k.hand_over, k.ahead is None) for k in s.kernels.values()), s)
     return [*ways.values()][:count]
 
@@ -303,7 +301,7 @@ def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> S
         return None
     made = normalised(graph, Schedule({n: replace(s, descriptors=True) for n, s in schedule.kernels.items()}))
     fits = np.isfinite(total_us(graph, made, target))
-    return made if fits and str(made) != str(schedule) else None
+    return made if fits and made != schedule else None
 
 
 def in_groups(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
@@ -327,15 +325,14 @@ def crossings(
     graph: MuGraph, schedules: Sequence[Schedule], others: Sequence[Schedule], target: Target
 ) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another one has it, with predicted times."""
-    found: dict[str, Schedule] = {}
-    for a, b in product(schedules, others):
-        for name in a.kernels:
-            if b.kernels[name] == a.kernels[name]:
-                continue
-            if (made := complete(graph, target, {**a.kernels, name: b.kernels[name]})) is not None:
-                made = normalised(graph, made)
-                found[str(made)] = made
-    return _that_fit(totals_us(graph, [*found.values()], target), found.values())
+    found: dict[Schedule, None] = {}
+    for a in schedules:
+        seen = {*a.kernels.items()}
+        for name, other in (x for b in others for x in b.kernels.items() if x not in seen):
+            seen.add((name, other))
+            if (made := complete(graph, target, {**a.kernels, name: other})) is not None:
+                found[normalised(graph, made)] = None
+    return _that_fit(totals_us(graph, [*found], target), found)
 
 
 def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
@@ -353,7 +350,7 @@ def starting_later(graph: MuGraph, schedule: Schedule) -> list[Schedule]:
     behind = {n: replace(last[n], hand_over=kernels[n].hand_over) for n in first}
     some = [at_end, {**kernels, **behind}, {**at_end, **{n: last[n] for n in first}}, last]
     made = [normalised(graph, Schedule(x)) for x in some]
-    return [*{str(s): s for s in made if str(s) != str(schedule)}.values()]
+    return [s for s in dict.fromkeys(made) if s != schedule]
 
 
 def manner(schedule: Schedule) -> tuple[tuple[bool, type[HandOver], bool], ...]:

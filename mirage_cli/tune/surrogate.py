@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
-Rows: TypeAlias = dict[int, list[list[float]]]
-"""The features of schedules, by `id`."""
 
 DEVIATION = 0.28
 """How far the cost model is from the truth, as a deviation of the logarithm, once its mean error is taken off."""
@@ -59,10 +57,23 @@ class Point:
     us: float | None = None
 
 
-def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[list[float]]:
-    """The numbers of each kernel's schedule, in lengths. first_order: an order of axes for each kernel, to tell others
-    from."""
-    return [_features(s, first_order[n]) for n, s in sorted(schedule.kernels.items())]
+class Features:
+    """The numbers of the schedules of one μGraph, in lengths: for each kernel a row for each schedule."""
+
+    def __init__(self, first: Schedule) -> None:
+        """first: whose orders of axes others are told from."""
+        self.orders = {name: s.order for name, s in sorted(first.kernels.items())}
+        self.places: dict[Schedule, int] = {}
+        self.rows = [np.empty((0, len(_features(s, s.order)))) for _, s in sorted(first.kernels.items())]
+
+    def of(self, schedules: Sequence[Schedule]) -> list[Array]:
+        new = [s for s in dict.fromkeys(schedules) if s not in self.places]
+        if new:
+            self.places |= {s: len(self.places) + i for i, s in enumerate(new)}
+            made = ([_features(s.kernels[name], order) for s in new] for name, order in self.orders.items())
+            self.rows = [np.concatenate([old, rows]) for old, rows in zip(self.rows, made, strict=True)]
+        places = [self.places[s] for s in schedules]
+        return [rows[places] for rows in self.rows]
 
 
 @lru_cache(maxsize=1 << 15)
@@ -75,21 +86,25 @@ def _features(s: KernelSchedule, first_order: tuple[str, ...]) -> list[float]:
     ]
 
 
+Known: TypeAlias = dict[tuple[str, tuple[tuple[str, ...], ...]], Features]
+"""By the μGraph, and the orders of axes that others are told from."""
 Shares: TypeAlias = Mapping[str, Sequence[float]]
 """Of μGraphs: the share of the time that each kernel has, by name of the kernels."""
 EQUAL: Shares = MappingProxyType({})
 
 
-def choose(known: Sequence[Point], pool: Sequence[Point], count: int, shares: Shares = EQUAL) -> list[int]:
-    """Which of the pool to measure next, by their places in it. shares: where they are not equal."""
-    known = list(known)
+def choose(
+    known: Sequence[Point], pool: Sequence[Point], count: int, shares: Shares = EQUAL, features: Known | None = None
+) -> list[int]:
+    """Which of the pool to measure next, by their places in it. shares: where they are not equal. features: those that
+    are known, and become so."""
+    known, features = list(known), {} if features is None else features
     left = list(range(len(pool)))
     chosen: list[int] = []
-    rows: Rows = {}
     for confidence in cycle(CONFIDENCE):
         if not left or len(chosen) >= count:
             break
-        mean, deviation = predict(known, [pool[i] for i in left], shares, rows)
+        mean, deviation = predict(known, [pool[i] for i in left], shares, features)
         bound = np.round(mean - confidence * deviation, 9)  # sums of products differ by where they lie in memory
         order = np.argsort(bound, kind="stable")[: min(AT_ONCE, count - len(chosen))]
         for j in order:
@@ -102,41 +117,39 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int, shares: Sh
 
 
 def predict(
-    known: Sequence[Point], pool: Sequence[Point], shares: Shares = EQUAL, rows: Rows | None = None
+    known: Sequence[Point], pool: Sequence[Point], shares: Shares = EQUAL, features: Known | None = None
 ) -> tuple[Array, Array]:
-    """Mean and deviation of the logarithm of every pool schedule's time. rows: features that are known, and become so.
-
-    The first known point of a μGraph stays the first from call to call.
-    """
-    rows = {} if rows is None else rows
+    """Mean and deviation of the logarithm of every pool schedule's time. features: those that are known, and become so."""
+    features = {} if features is None else features
     offset = statistics.median([_error(p) for p in known if _measured(p)] or [0.0])
     mean, deviation = np.zeros(len(pool)), np.zeros(len(pool))
-    for graph in dict.fromkeys(p.graph for p in pool):
-        here = [i for i, p in enumerate(pool) if p.graph == graph]
+    places: dict[str, list[int]] = {}
+    for i, p in enumerate(pool):
+        places.setdefault(p.graph, []).append(i)
+    for graph, here in places.items():
         seen = [p for p in known if p.graph == graph and p.us is not None]
-        mean[here], deviation[here] = _process(seen, [pool[i] for i in here], offset, shares.get(graph, ()), rows)
+        mean[here], deviation[here] = _process(seen, [pool[i] for i in here], offset, shares.get(graph, ()), features)
     return mean, deviation
 
 
 def _process(
-    seen: Sequence[Point], pool: Sequence[Point], offset: float, shares: Sequence[float], rows: Rows
+    seen: Sequence[Point], pool: Sequence[Point], offset: float, shares: Sequence[float], features: Known
 ) -> tuple[Array, Array]:
     prior = np.log([p.predicted_us for p in pool]) + offset
     if not seen:
         return prior, np.full(len(pool), math.hypot(DEVIATION, APART))
-    order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
-    for p in (*seen, *pool):
-        if id(p.schedule) not in rows:
-            rows[id(p.schedule)] = features(p.schedule, order)
-    x, z = ([rows[id(p.schedule)] for p in points] for points in (seen, pool))
-    weights = np.square(shares if shares else np.ones(len(order)))
+    first = seen[0].schedule
+    key = seen[0].graph, tuple(s.order for s in first.kernels.values())
+    rows = features.setdefault(key, Features(first))
+    x, z = (rows.of([p.schedule for p in points]) for points in (seen, pool))
+    weights = np.square(shares if shares else np.ones(len(first.kernels)))
     weights /= max(weights.sum(), 1e-12)
     worst = max((_error(p) for p in seen if _measured(p)), default=offset) + math.log(2.0)  # what a failure counts as
     error = np.array([_error(p) if _measured(p) else worst for p in seen]) - offset
-    covariance = APART**2 + DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(x))
+    covariance = APART**2 + DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(seen))
     inverse = np.linalg.inv(np.linalg.cholesky(covariance))
     solved = inverse.T @ (inverse @ error)
-    cross = APART**2 + DEVIATION**2 * _similar(z, x, weights)
+    cross = np.zeros((len(pool), len(seen))) + APART**2 + DEVIATION**2 * _similar(z, x, weights)
     reduced = inverse @ cross.T
     variance = np.maximum(APART**2 + DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
     return prior + cross @ solved, np.sqrt(variance)
@@ -151,21 +164,22 @@ def _error(p: Point) -> float:
     return math.log(p.us or math.inf) - math.log(p.predicted_us)
 
 
-def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequence[float]]], weights: Array) -> Array:
+def _similar(a: Sequence[Array], b: Sequence[Array], weights: Array) -> Array | float:
     """The weighted sum over kernels of exp of minus half the squared distance; 1 where there are none."""
-    total = np.full((len(a), len(b)), 0.0 if len(weights) else 1.0)
-    for k, weight in enumerate(weights):
-        x, z = np.array([row[k] for row in a]), np.array([row[k] for row in b])
-        square = (x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1)[None, :] - 2.0 * x @ z.T
-        total += weight * np.exp(-0.5 * np.maximum(square, 0.0))
-    return total
+    each = zip(a, b, weights, strict=True)
+    return sum((weight * np.exp(-0.5 * np.maximum(_squared(x, z), 0.0)) for x, z, weight in each), 0.0) if a else 1.0
+
+
+def _squared(x: Array, z: Array) -> Array:
+    """The distances of all rows of one from all of the other, squared."""
+    return (x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1)[None, :] - 2.0 * x @ z.T
 
 
 def distinct(points: Iterable[Point], taken: set[Hashable]) -> list[Point]:
-    """Points whose (graph, schedule text) is not taken yet, each once."""
+    """Points whose (graph, schedule) is not taken yet, each once."""
     found: dict[Hashable, Point] = {}
     for p in points:
-        key = (p.graph, str(p.schedule))
+        key = (p.graph, p.schedule)
         if key not in taken:
             found.setdefault(key, p)
     return list(found.values())
