@@ -47,6 +47,7 @@ def k0(W_ptr, X_ptr, R_ptr, B_ptr, O_ptr):
     i_x = t_x * BLOCK_x + tl.arange(0, BLOCK_x)
     i_e = t_e * BLOCK_e + tl.arange(0, BLOCK_e)
     wait_for_data()
+    R = tl.load(R_ptr + i_b * 65536 + i_y[:, None, None] * 2048 + i_x[None, :, None] * 64 + i_e[None, None, :])  # [y, x, e]
     t1 = tl.zeros([BLOCK_y * BLOCK_x, BLOCK_e], tl.float32)
     for step in range(0, 9):  # tiles of c, i, j together
         i_c = (step // 9) * 64 + tl.arange(0, BLOCK_c)
@@ -57,7 +58,6 @@ def k0(W_ptr, X_ptr, R_ptr, B_ptr, O_ptr):
         t1 = ended(tl.dot(tl.reshape(X, [BLOCK_y * BLOCK_x, BLOCK_c]), W, t1))  # [y*x, e]
     t1 = tl.reshape(t1, [BLOCK_y, BLOCK_x, BLOCK_e])
     release_next()
-    R = tl.load(R_ptr + i_b * 65536 + i_y[:, None, None] * 2048 + i_x[None, :, None] * 64 + i_e[None, None, :])  # [y, x, e]
     B = tl.load(B_ptr + i_e)  # [e]
     t2 = (t1 + B.to(tl.float32)[None, None, :])  # [y, x, e]
     t3 = (t2 * tl.sigmoid(t2))  # [y, x, e]

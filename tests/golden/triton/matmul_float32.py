@@ -32,12 +32,12 @@ def k0(X_ptr, W_ptr, B_ptr, Y_ptr):
     i_m = t_m * BLOCK_m + tl.arange(0, BLOCK_m)
     in_m = i_m < SIZE_m
     i_n = t_n * BLOCK_n + tl.arange(0, BLOCK_n)
+    B = tl.load(B_ptr + i_n)  # [n]
     P = tl.zeros([BLOCK_m, BLOCK_n], tl.float32)
     for s_k in range(0, SIZE_k, 32):
         i_k = s_k + tl.arange(0, BLOCK_k)
         X = tl.load(X_ptr + i_m[:, None] * 256 + i_k[None, :], mask=in_m[:, None], other=0)  # [m, k]
         W = tl.load(W_ptr + i_k[:, None] * 512 + i_n[None, :])  # [k, n]
         P = tl.dot(X, W, P, input_precision="tf32x3")  # [m, n]
-    B = tl.load(B_ptr + i_n)  # [n]
     Y = (P + B[None, :])  # [m, n]
     tl.store(Y_ptr + i_m[:, None] * 512 + i_n[None, :], Y.to(tl.float32), mask=in_m[:, None])
