@@ -119,7 +119,7 @@ def choose(
 def predict(
     known: Sequence[Point], pool: Sequence[Point], shares: Shares = EQUAL, features: Known | None = None
 ) -> tuple[Array, Array]:
-    """Mean and deviation of the logarithm of every pool schedule's time. features: those known, and those found here."""
+    """Mean and deviation of the logarithm of each pool schedule's time. features: those known, and those found here."""
     features = {} if features is None else features
     offset = statistics.median([_error(p) for p in known if _measured(p)] or [0.0])
     mean, deviation = np.zeros(len(pool)), np.zeros(len(pool))
