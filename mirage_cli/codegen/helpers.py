@@ -348,15 +348,17 @@ def bound(x):
 HIDDEN_BOUND = '''
 @triton.jit
 def hidden_bound(x):
-    """`bound`, of which the compiler does not know how it is computed."""
+    """`bound`, of which the compiler does not know how it is computed, from sm_90 on."""
     if INTERPRETED:
         return bound(x)
-    else:
+    elif tl.target_info.cuda_capability_geq(9, 0):
         end = x + tl.zeros((), tl.int32)
         if end.dtype == tl.int64:
             return tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [end], tl.int64, False, 1)
         else:
             return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [end], tl.int32, False, 1)
+    else:
+        return x
 '''.strip()
 """What modules start with in which a loop goes on where another has ended, and both multiply. Where the compiler finds
 that the second has one iteration, or two, it has no loop for it; then the assembler takes its first product for one
