@@ -228,6 +228,7 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = _permuted(text, access.block, access.axes)
     else:
         masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
+        masks += [_expr(s.when, names)] if s.when is not None else []
         if s.ahead is not None and s.ahead.reached is not None:
             masks.append(_reached(s.ahead.reached, names, bool(masks)))
         zero = number_text(nodes.Literal(s.outside)) if s.outside else "0.0" if s.float8 else "0"

@@ -21,7 +21,7 @@ SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -3.0, 2.0**-149, -(2.0**-130
 EDGES = [2.0**e * (1 + s * 2.0**-23) for e in (-102, -20, 20, 100) for s in (-0.5, 0, 1)]
 LINES = [line.strip(" ;") for line in QUOTIENT.split('"""')[-2].splitlines()]
 STEPS: dict[str, Callable[..., np.float32]] = {
-    "abs.f32": abs,
+    "abs.f32": lambda a: np.float32(abs(a)),
     "mul.rn.f32": lambda a, b: a * b,
     "div.rn.f32": lambda a, b: a / b,
     "fma.rn.f32": lambda a, b, c: np.float32(FMAF(a, b, c)),
