@@ -140,6 +140,10 @@ class _Checker:
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
         self.ahead = None
+        if s.when is not None:
+            self.expr(s.when)
+            alike = isinstance(access, nodes.Pointers) and (not s.when.axes or s.when.axes == access.axes)
+            _must(alike and s.ahead is None, f"{s.out} has a mask of another block")
         if s.ahead is not None:
             self.load_ahead(s, s.ahead)
         for out in (s.out, *[s.second] * bool(s.second)) if s.ahead is None else ():

@@ -23,6 +23,7 @@ from mirage_cli.codegen.helpers import (
     OPERATORS,
     OVERLAP,
     PAIRS,
+    QUOTIENT,
     RECURRENCE,
     RELEASE_BEFORE,
     SCANS,
@@ -111,6 +112,7 @@ class Parts:
         helpers += [FETCH] * any(k.fetches for k in self.kernels.values())
         helpers += [BOUND] * any("bound(" in k for k in kernels)
         helpers += [HIDDEN_BOUND] * any("hidden_bound(" in k for k in kernels)
+        helpers += [QUOTIENT] * any("quotient(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         helpers += [SCANS] * any("running_largest(" in k or "running_least(" in k for k in kernels)
         helpers += [RECURRENCE] * any("recurrence(" in k for k in kernels)

@@ -84,6 +84,7 @@ class Load:
     axis that the pointers lack. axes: of the block. outside: a number in the place of zero. second: a value whose
     elements lie behind those of `out`, along the dimension of which the pointers have pairs. ahead: the iteration that
     it is for, if `Take` makes it the value's current block there; nothing is loaded where there is no such iteration.
+    when: a mask of what is loaded, zero elsewhere.
     """
 
     out: str
@@ -98,6 +99,7 @@ class Load:
     outside: float = 0.0
     second: str = ""
     ahead: Ahead | None = None
+    when: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

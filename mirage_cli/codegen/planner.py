@@ -45,6 +45,7 @@ from mirage_cli.codegen.loops import (
 )
 from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
 from mirage_cli.codegen.nodes import Start
+from mirage_cli.codegen.picked import picked
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
@@ -351,7 +352,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     body += [] if leaves else marks
     outside = set(c.looked_up)
     for part in (x._replace(masks=settled(loop, x.masks)) for x in parts):
-        iteration = _iteration(c, loop, part, late)
+        iteration = _iteration(c, loop, part, late, ahead)
         front, inside, iteration = taken_ahead(c.phases, loop, part, iteration, ahead)
         inside += [positions(k, d, start) for d, start in loop_starts(k, loop).items()]
         if leads and part.last == parts[-1].last and isinstance(k.schedule.hand_over, Lead):
@@ -371,8 +372,9 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     return body
 
 
-def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> list[Statement]:
-    """The statements of an iteration, phase by phase. A value that several phases need is computed in the first."""
+def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str], ahead: Collection[str]) -> list[Statement]:
+    """The statements of an iteration, phase by phase. A value that several phases need is computed in the first.
+    ahead: loads of the next iteration."""
     at = c.scheduled.placement.loops.index(loop)
     body: list[Statement] = []
     there = set[str]()
@@ -383,7 +385,8 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     for name, degrees in loop.accumulators:
         if name in k.factored:
             body += combined(scope, k.eqns[name], degrees, False)
-    return [*body, *_looked_up(c, loop.stores, ()), *_stores(k, loop.stores)]
+    body += [*_looked_up(c, loop.stores, ()), *_stores(k, loop.stores)]
+    return picked(k, body, ahead) if len(c.phases) == 1 else body
 
 
 def _stores(k: ScheduledKernel, some: Sequence[Store]) -> list[Statement]:

@@ -228,6 +228,7 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = _permuted(text, access.block, access.axes)
     else:
         masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
+        masks += [_expr(s.when, names)] if s.when is not None else []
         if s.ahead is not None and s.ahead.reached is not None:
             masks.append(_reached(s.ahead.reached, names, bool(masks)))
         zero = number_text(nodes.Literal(s.outside)) if s.outside else "0.0" if s.float8 else "0"
@@ -557,8 +558,15 @@ def _apply(x: nodes.Apply, names: Names) -> str:
     by = x.args[-1]
     if row.of_powers and x.whole and isinstance(by, nodes.Literal) and (n := power_of_two(by.value)) is not None:
         return row.of_powers.format(*(_expr(a, names) for a in x.args), (1 << n) - 1, n)
-    text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
+    exact = row.by_few if row.by_few and _of_few(by, x.axes) else row.triton
+    text = row.of_integers if x.whole else exact if x.exact else row.nearly or row.triton
     return text.format(*(_expr(a, names) for a in x.args))
+
+
+def _of_few(x: Expr, axes: Axes) -> bool:
+    """Whether several elements of a block with these axes meet one of x, which is no number."""
+    own = x.x.axes if isinstance(x, nodes.Spread) else x.axes
+    return not isinstance(x, nodes.Literal) and len(own) < len(axes)
 
 
 def _reduce(x: nodes.Reduce, names: Names) -> str:

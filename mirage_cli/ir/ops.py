@@ -82,6 +82,7 @@ class Op:
     bits: what the result is of a byte's bits, where the number is 2 to the power of this: ((x >> shift) & mask ^ sign)
         - sign; shift, mask and sign.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
+    by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
     order: the order that a comparison asks for. of_masks: the operators that make of two masks, one after the other,
         what a comparison makes of numbers.
     linear: the coefficients of a sum of the arguments.
@@ -131,6 +132,7 @@ class Op:
     whole: Callable[..., tuple[int, int] | None] | None = None
     bits: Callable[[int], tuple[int, int, int]] | None = None
     nearly: str | None = None
+    by_few: str = ""
     order: Order | None = None
     of_masks: tuple[str, ...] = ()
     linear: tuple[int, ...] = ()
@@ -434,7 +436,8 @@ _ROWS = [
        lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
        "tl.div_rn({0}, {1})", "({0} / {1})", "float", flops=17.0, domain=((-2, 2), (0.5, 2)), zero="first",
        degree="sub", known="exactly", growth="quotient", commutes=False, takes_infinity=False,
-       symbol="/", called=False, exact=operator.truediv, nearly="({0} / {1})", by_number="mul"),
+       symbol="/", called=False, exact=operator.truediv, nearly="({0} / {1})", by_few="quotient({0}, {1})",
+       by_number="mul"),
     Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
        lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
        "pow({0}, {1})", "torch.pow({0}, {1})", "float", flops=29.0, domain=((0.5, 2), (3, 3)),

@@ -60,7 +60,7 @@ def k0(X_ptr, W_ptr, H_ptr):
         U = U * M_scale[:, None]
         U = tl.dot(E, W, U, input_precision="ieee")  # [m, n]
     release_next()
-    H = tl.div_rn(U, L[:, None])  # [m, n]
+    H = quotient(U, L[:, None])  # [m, n]
     tl.store(H_ptr + i_m[:, None] * 128 + i_n[None, :], H.to(tl.float32))
 
 
@@ -92,5 +92,5 @@ def k1(H_ptr, Y_ptr):
         i_n = s_n + tl.arange(0, BLOCK_n)
         H = tl.load(H_ptr + i_m[:, None] * 128 + i_n[None, :])  # [m, n]
         E = tl.exp(H - tl.where(tl.abs(M[:, None]) == float("inf"), 0.0, M[:, None]))  # [m, n]
-        Y = tl.div_rn(E, L[:, None])  # [m, n]
+        Y = quotient(E, L[:, None])  # [m, n]
         tl.store(Y_ptr + i_m[:, None] * 128 + i_n[None, :], Y.to(tl.float32))
