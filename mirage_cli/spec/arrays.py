@@ -186,7 +186,7 @@ class Names:
     def along(self, others: Iterable[tuple[Axis, Axis]]) -> Names:
         """The same names, but for axes in the place of which others are taken."""
         new = {y: self.names[x] for both in others for y, x in zip(*map(Axis.leaves, both), strict=True)}
-        names = Names(self.graph, self.names | new)
+        names = Names(self.graph, {**self.names, **new})
         names.order = self.order
         return names
 

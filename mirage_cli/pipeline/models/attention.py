@@ -41,7 +41,8 @@ def attention(
 
 @attention.register_fake
 def _(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
-    torch._check(key.shape[-2] == value.shape[-2])  # sizes that differ by call are one, which PyTorch does not ask for
+    same = key.shape[-2] == value.shape[-2]  # which PyTorch does not ask for: sizes that differ by call are one
+    torch._check(same)  # pyright: ignore[reportPrivateUsage]
     return scaled_dot_product_attention(query, key, value, *rest, **options)
 
 
