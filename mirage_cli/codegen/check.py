@@ -447,7 +447,7 @@ class _Checker:
 
     def scan(self, x: nodes.Scan | nodes.Along) -> None:
         """Blocks of positions that are told apart by two names, and what lies past the end of them."""
-        over, op = (x.over, x.op) if isinstance(x, nodes.Scan) else (x.axis, "prod")
+        over, op = (x.over, "max" if x.relative else x.op) if isinstance(x, nodes.Scan) else (x.axis, "prod")
         _must(over in x.x.axes and x.to not in x.x.axes, f"no block to scan along {over}")
         _must(self.extent(over) == self.extent(x.to), f"{over} and {x.to} have other blocks")
         _must(self.is_neutral(x.x, over, op), f"{op} over lanes past the end of {over}")

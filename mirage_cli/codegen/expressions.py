@@ -275,11 +275,17 @@ def summands(s: Scope, e: Eqn) -> Computed:
 def _scanned(s: Scope, e: Scan) -> Expr:
     """What lies past the end is neutral where it comes first."""
     k, (axis,) = s.scheduled, e.axes
-    x, decay = _decaying(k, e) if e.along else (summands(s, e).expr, None)
+    if e.relative:
+        (a,), kind = e.values, k.type_of(e.values[0])
+        block = k.full_block(a)
+        whole = block if kind == "float32" else nodes.Cast(block, kind, "float32")
+        x, decay = _masked(k, whole, [axis], neutral("max", False)), None
+    else:
+        x, decay = _decaying(k, e) if e.along else (summands(s, e).expr, None)
     result = k.axes(e.dims)
     if axis not in x.axes:
         return x
-    found = nodes.Scan(e.op, x, axis, e.to, e.back, decay)
+    found = nodes.Scan(e.op, x, axis, e.to, e.back, decay, e.relative)
     return nodes.Permuted(found, result) if found.axes != result else found
 
 

@@ -467,6 +467,30 @@ def recurrence(x, decay, axis: tl.constexpr, back: tl.constexpr):
     return tl.associative_scan((decay, x), axis, after, reverse=back)[1]
 """.strip()
 """What modules start with that have h[t] = decay[t] * h[t - 1] + x[t]."""
+EXPONENTIALS = """
+@triton.jit
+def shift_of(m):
+    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
+
+
+@triton.jit
+def moved_to(x, m, shift):
+    # of -inf alone the sum is 0, however far the shift is
+    return tl.where(m == float("-inf"), 0.0, x * tl.exp(shift_of(m) - shift))
+
+
+@triton.jit
+def beside(m, x, n, y):
+    most = tl.maximum(m, n, propagate_nan=tl.PropagateNan.ALL)
+    shift = shift_of(most)
+    return most, moved_to(x, m, shift) + moved_to(y, n, shift)
+
+
+@triton.jit
+def running_exponentials(x, axis: tl.constexpr, back: tl.constexpr):
+    return tl.associative_scan((x, tl.exp(x - shift_of(x))), axis, beside, reverse=back)[1]
+""".strip()
+"""What modules start with that have sums of exponentials up to each position, relative to the largest."""
 OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
 """What modules start with that call one of these functions, by its name."""
 HELPERS = {

@@ -661,14 +661,16 @@ class Reduce:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A block reduced up to each position along one of its axes, or with `back` from there on. to: that axis of the
-    result. decay: a block of the same axes by which each step multiplies the sum so far, or None."""
+    result. decay: a block of the same axes by which each step multiplies the sum so far, or None. relative: of its
+    exponential, relative to that of the largest element so far."""
 
     op: str
     x: Expr
     over: str
     to: str
     back: bool
-    decay: Expr | None
+    decay: Expr | None = None
+    relative: bool = False
 
     @property
     def axes(self) -> Axes:

@@ -12,6 +12,7 @@ from mirage_cli.codegen.helpers import (
     BYTES,
     DESCRIPTORS,
     ENDED,
+    EXPONENTIALS,
     EXTREMA,
     FETCH,
     FLOAT8,
@@ -116,6 +117,7 @@ class Parts:
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         helpers += [SCANS] * any("running_largest(" in k or "running_least(" in k for k in kernels)
         helpers += [RECURRENCE] * any("recurrence(" in k for k in kernels)
+        helpers += [EXPONENTIALS] * any("running_exponentials(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)

@@ -581,6 +581,8 @@ def _scan(x: nodes.Scan, names: Names) -> str:
     place = x.x.axes.index(x.over)
     if x.decay is not None:
         return f"recurrence({_expr(x.x, names)}, {_expr(x.decay, names)}, {place}, {x.back})"
+    if x.relative:
+        return f"running_exponentials({_expr(x.x, names)}, {place}, {x.back})"
     return OPS[x.op].scan.format(_expr(x.x, names), place, x.back)
 
 

@@ -3,6 +3,8 @@
     sum(where(j <= t, X[j], 0); j)  -->  running sums of X, with the roles j:tile, t:tile
     sum(where(s <= t, B[s] * prod(where(s < r and r <= t, A[r], 1); r), 0); s)
                                     -->  h[t] = A[t] * h[t - 1] + B[t], with the roles r:tile, s:tile, t:tile
+    sum(exp_sub(where(j <= t, X[j], -inf), max(where(j <= t, X[j], -inf); j)); j)
+                                    -->  running sums of exponentials relative to the running maximum
 
 μGraphs keep the masked reduction, which says all of it. As with the matrix units, how a block of it is computed is left
 to the cost model and the planner: both see the kernel with `Scan`s in its place.
@@ -26,11 +28,13 @@ class Scan(Eqn):
     with `back` from there on.
 
     along: the axis of the last argument where that is a decay, by which each step multiplies the sum so far; else "".
+    relative: of the argument's exponential, relative to that of its largest element so far.
     """
 
     to: str
     back: bool
     along: str = ""
+    relative: bool = False
 
     @property
     def factors(self) -> tuple[Arg, ...]:
@@ -44,7 +48,7 @@ class Scan(Eqn):
     @property
     def combined(self) -> int:
         """How many values it combines at once."""
-        return 2 if self.along else 1
+        return 2 if self.along or self.relative else 1
 
     @property
     def acts_on(self) -> frozenset[str]:
@@ -111,17 +115,25 @@ def scan_of(e: Eqn, eqns: Mapping[str, Eqn], dims: Mapping[str, tuple[str, ...]]
     """A masked reduction as a scan, whatever the sizes of its two axes are."""
     if OPS[e.op].kind != "reduction" or len(e.axes) != 1 or (some := eqns.get(e.values[0])) is None:
         return None
+    if relative := OPS[some.op].shift and OPS[e.op].joins == "add":
+        masked, most = (eqns.get(v) for v in some.values) if len(some.values) == 2 else (None, None)
+        if masked is None or most is None or most.op != "max" or (most.values, most.axes) != (some.values[:1], e.axes):
+            return None
+        some = masked
     if OPS[some.op].masks != (0,) or len(some.args) != 3:
         return None
     mask, value, outside = some.args
     if not (isinstance(mask, str) and isinstance(value, str) and mask in eqns):
         return None
-    if isinstance(outside, str) or outside != OPS[e.op].identity:
+    if isinstance(outside, str) or outside != OPS["max" if relative else e.op].identity:
         return None
     (axis,) = e.axes
     found = upto(eqns[mask], axis, eqns)
     if found is None or found.apart or axis not in dims[value]:
         return None
+    if relative:
+        scan = Scan(e.out, e.op, (value,), e.axes, e.dims, e.type, found.to, found.back, relative=True)
+        return None if found.to in dims[value] else scan
     if found.to in dims[value]:
         return _recurrence(e, value, found, eqns, dims) if e.op == "sum" else None
     return Scan(e.out, e.op, (value,), e.axes, e.dims, e.type, found.to, found.back)
@@ -186,7 +198,7 @@ def by_scans(program: Program) -> Program:
     evaluated: of 65,536 positions, no 4,294,967,296 elements are held."""
     eqns = {e.out: e for e in program.eqns if e.op in OPS}
     dims = {name: x.dims for name, x in program.values().items()}
-    scans = (s for e in eqns.values() if (s := scan_of(e, eqns, dims)) is not None)
+    scans = (s for e in eqns.values() if (s := scan_of(e, eqns, dims)) is not None and not s.relative)
     found = {s.out: s for s in scans if all(program.sizes[a] == program.sizes[s.to] for a in s.over)}
     if not found:
         return program

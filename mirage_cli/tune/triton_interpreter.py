@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any  # types, values and builders of Triton's interpreter, which are not typed
 
@@ -60,14 +59,29 @@ def _reductions_by_numpy(interpreter: Any) -> None:
     def recurrence(self: Any, decay: Any, x: Any) -> Any:
         """Each position from the one before."""
         found = [np.moveaxis(y.handle.data.copy(), self.axis, 0) for y in (decay, x)]
-        for (before, sums), (a, y) in pairwise(zip(*found, strict=True)):
-            y += sums * a
-            a *= before
+        decays, sums = found
+        for t in range(1, len(sums)):
+            sums[t] += sums[t - 1] * decays[t]
+            decays[t] *= decays[t - 1]
         return [self.to_tensor(np.moveaxis(y, 0, self.axis), x.dtype) for y in found]
 
+    def exponentials(self: Any, most: Any, x: Any) -> Any:
+        """Sums relative to the largest so far, each position from the one before."""
+        tops, sums = (np.moveaxis(y.handle.data.copy(), self.axis, 0) for y in (most, x))
+
+        def moved(total: Any, top: Any, shift: Any) -> Any:
+            return np.where(top == -np.inf, np.float32(0), total * np.exp(finite(top) - shift))
+
+        for t in range(1, len(sums)):
+            top = np.maximum(tops[t - 1], tops[t])
+            shift = finite(top)
+            sums[t] = moved(sums[t - 1], tops[t - 1], shift) + moved(sums[t], tops[t], shift)
+            tops[t] = top
+        return [self.to_tensor(np.moveaxis(y, 0, self.axis), x.dtype) for y in (tops, sums)]
+
     def scan(self: Any, given: Any) -> Any:
-        if self.combine_fn.fn.__name__ == "after":
-            return recurrence(self, *given)
+        if pairs := {"after": recurrence, "beside": exponentials}.get(self.combine_fn.fn.__name__):
+            return pairs(self, *given)
         function = known.get(self.combine_fn.fn.__name__)
         if function is None or len(given) != 1:
             return by_position(self, given)
@@ -75,6 +89,11 @@ def _reductions_by_numpy(interpreter: Any) -> None:
 
     interpreter.ReduceOps.generic_reduce = reduced
     interpreter.ScanOps.generic_scan = scan
+
+
+def finite(x: Any) -> Any:
+    """float32, and 0 in the place of infinities."""
+    return np.where(np.isinf(x), np.float32(0), x)
 
 
 def to_tf32(x: Any) -> Any:

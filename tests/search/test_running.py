@@ -124,6 +124,12 @@ RIGHT = [
 ]  # fmt: skip
 
 
+EXPONENTIALS = [
+    pytest.param("logsumexp(where(index(j) <= index(t), X[m, j], -inf), j)", 67, "[m, t]", id="of exponentials"),
+    pytest.param("logsumexp(where(index(j) >= index(t), X[m, j], -inf), j)", 67, "[m, t]", id="from each on"),
+]
+
+
 def judged(text: str, interpreter: Interpreter, long: int = running.LONG) -> list[MuGraph]:
     """Judges the two best plans."""
     program = lower(parse_spec(text).at())
@@ -136,7 +142,7 @@ def judged(text: str, interpreter: Interpreter, long: int = running.LONG) -> lis
     return [c.graph for c in found]
 
 
-@pytest.mark.parametrize(("program", "size", "output"), RIGHT)
+@pytest.mark.parametrize(("program", "size", "output"), [*RIGHT, *EXPONENTIALS])
 def test_kernels_with_scans_are_right(program: str, size: int, output: str, interpreter: Interpreter) -> None:
     best, *_ = judged(written(program, size, output), interpreter)
     assert any(isinstance(e, Scan) for k in best.kernels for e in scanned(k).body)
@@ -378,6 +384,23 @@ def test_infinities_and_nans_are_as_in_pytorch(program: str, eager: Any, monkeyp
     with np.errstate(invalid="ignore"):
         made = load_export(export_source(spec.at(), found.graph, found.schedule)).running(HOLES)
     assert torch.equal(made.nan_to_num(7, 8, 9), eager(HOLES).nan_to_num(7, 8, 9))
+
+
+LARGE = [[-torch.inf, -torch.inf, 300.0, -200.0, 1.0], [-1e30, -1.0, 2.0, 1e30, 5.0], [torch.inf, 1.0, 2.0, 3.0, 4.0]]
+
+
+def test_sums_of_exponentials_are_as_in_pytorch_where_numbers_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    program = "logsumexp(where(index(j) <= index(t), X[m, j], -inf), j)"
+    text = SPEC.format(program=program, size=5, output="[m, t]").replace("m: 3", "m: 5")
+    spec, given = parse_spec(text.replace(UNREAD, "")), torch.cat([HOLES, torch.tensor(LARGE)])
+    best = search_program(spec.at(), find_target("h200"), Options(tune=False)).plans
+    found = next(
+        p for p in best if any(isinstance(e, Scan) and e.relative for k in p.graph.kernels for e in scanned(k).body)
+    )
+    with np.errstate(all="ignore"):
+        made = load_export(export_source(spec.at(), found.graph, found.schedule)).running(given)
+    torch.testing.assert_close(made, given.double().logcumsumexp(1).float(), rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("back", [False, True])
