@@ -202,7 +202,8 @@ class MuGraph:
     dynamic: tuple[Range, ...] = ()
 
     @cached_property
-    def sizes(self) -> Mapping[str, int]:
+    def sizes(self) -> dict[str, int]:
+        """One dictionary for all who ask; who changes it takes a copy."""
         return dict(self.dims)
 
     def tensors(self) -> Mapping[str, Tensor]:

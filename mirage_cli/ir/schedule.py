@@ -430,7 +430,7 @@ def bytes_taken(
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
     """The block size of every dimension."""
-    return dict(schedule.tiles) | whole_blocks(kernel, sizes)
+    return {**dict(schedule.tiles), **whole_blocks(kernel, sizes)}
 
 
 def whole_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Mapping[str, int]:

@@ -355,7 +355,7 @@ def models(graph: MuGraph) -> Mapping[str, Model]:
 def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     """The sizes of all axes under a schedule, chunk axes among them."""
     chunks = {k.chunk: schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
-    return graph.sizes | chunks
+    return {**graph.sizes, **chunks}
 
 
 def _made_of(kernel: Kernel, product: Eqn) -> set[str]:

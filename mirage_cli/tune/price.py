@@ -110,7 +110,7 @@ class Prices:
         return np.array([us[n] for n in chunks])
 
     def sizes_of(self, name: str, chunks: Chunks) -> Mapping[str, int]:
-        return self.sizes | dict(zip(self.chunks[name], chunks, strict=True))
+        return {**self.sizes, **dict(zip(self.chunks[name], chunks, strict=True))}
 
 
 @lru_cache(maxsize=64)

@@ -220,7 +220,7 @@ def complete(
         k, s = m.kernel, given.get(name)
         count = chunks.get(k.chunk) if k.split is not None else None
         if s is None:
-            s = _best(m, tuple((graph.sizes | chunks).items()), target, count, by_arithmetic)
+            s = _best(m, tuple({**graph.sizes, **chunks}.items()), target, count, by_arithmetic)
             if s is None:
                 return None
         elif count is not None and s.split != count:
