@@ -190,7 +190,7 @@ def _ends_of_parts(program: Program, graph: MuGraph, classes: AxisClasses) -> li
 def _last_parts(program: Program, graph: MuGraph) -> list[Read]:
     """Axes whose positions the program counts, and by which the μGraph counts the last of these: r and b + 36 of 64
     positions r that are a, of 36, and b, of 28. They are there for tests, as if a tensor were read by them."""
-    whole = graph.sizes | program.sizes
+    whole = {**graph.sizes, **program.sizes}
     along = {e.place.axis for e in program.eqns if e.place}
     last = [i for i in _counted_alone(program, graph) if i.offset]
     return [(d, i) for i in last for d, n in program.dims if d in along and i.bounds(whole)[1] == n - 1]
