@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
+FLUSHED = torch.finfo(torch.float32).tiny
+"""GPUs may make 0 of results in float32 that are less (PTX ISA, subnormal numbers)."""
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
 SUMS = (*MATRIX_PRODUCTS, torch.ops.aten.sum, torch.ops.aten.cumsum)
 STEPS = frozenset(getattr(torch.ops.aten, name) for name in ("floor", "ceil", "round", "trunc", "sign", "floor_divide"))
@@ -65,7 +67,7 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
-    least: all results are multiples of it.
+    least: all results are multiples of it; if it is no less than FLUSHED, what is less than that is 0.
     jumped: whether one of JUMPS was among the operations, or a rounding to float8.
     made: what operations that decide return in their order, in place of what rounding decides; none does yet where it
     is empty. decided: whether there were such operations.
@@ -125,6 +127,8 @@ class RoundEveryResult(TorchDispatchMode):
         units = result / unit
         if self.by_chance:
             units += self.drawn(units)
+        if self.least >= FLUSHED:
+            units.masked_fill_(result.abs() < FLUSHED, 0.0)
         rounded = units.round_().mul_(unit)
         if math.isfinite(float(result.norm())):  # then every element is
             return rounded

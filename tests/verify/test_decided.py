@@ -382,3 +382,15 @@ def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
         found = judge_outputs("normal", [y.float()], lambda _: [ref], [ref.float()],
                               lambda _, __, ___, times: [moved if times else ref], 4, False)  # fmt: skip
         assert (found.problem is None) == right and found.told
+
+
+def test_what_is_below_the_normal_numbers_may_be_0() -> None:
+    """In every evaluation that stands for a GPU which flushes, and by chance in those that keep multiples of less."""
+    tiny = torch.finfo(torch.float32).tiny
+    x = torch.tensor([0.99, 1.01], dtype=torch.float64) * tiny
+    for seed in range(1, 20):
+        with RoundEveryResult(torch.float32, False, seed, tiny):
+            flushed = x * 1.0
+        with RoundEveryResult(torch.float32, False, seed, tiny * torch.finfo(torch.float32).eps):
+            kept = x * 1.0
+        assert flushed[0] == 0 and flushed[1] > 0 and (kept > 0).all()
