@@ -83,7 +83,8 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
 def first_kernels(session: Session, program: Program, graphs: Mapping[str, MuGraph], as_written: str) -> None:
     """Gives the first kernels to the compilers that tuning is going to ask for."""
     means = session.means()
-    some = Proposals(graphs, session.target, Trials(), session.options.seed).first(as_written, [])
+    proposals = Proposals(graphs, session.target, Trials(), session.options.seed)
+    some = proposals.first(as_written, [], lambda *_: False)  # nothing has failed yet
     sources: dict[str, str] = {}
     for id, schedule in some[:AHEAD]:
         with suppress(EmitError):

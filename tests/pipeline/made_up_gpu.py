@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mirage_cli.target import gpus
 from mirage_cli.tune import compilefarm, measure
@@ -64,7 +64,9 @@ class Gpu:
 
 
 class Farm:
-    """Compiles everything."""
+    """Compiles everything. ahead: what any of them was given while plans were still verified."""
+
+    ahead: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
         self.given: list[str] = []
@@ -75,8 +77,8 @@ class Farm:
     def give(self, candidates: Sequence[Candidate], *_: object) -> None:
         self.given += [c.id for c in candidates]
 
-    def give_ahead(self, *_: object) -> None:
-        pass
+    def give_ahead(self, candidates: Sequence[Candidate], *_: object) -> None:
+        self.ahead.extend(c.source for c in candidates)
 
     @property
     def pending(self) -> int:

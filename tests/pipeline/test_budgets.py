@@ -192,6 +192,17 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
     assert asked[0] == pytest.approx(60 / 2) and asked[1] > asked[0]
 
 
+def test_the_first_kernels_are_compiled_while_plans_are_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up_gpu.pretend(monkeypatch.setattr)
+    monkeypatch.setattr(made_up_gpu.Farm, "ahead", [])
+    monkeypatch.setattr(explore, "PATIENCE", 8)
+    with Kernels(Settings("h200", workers=1, budget=10.0, db=tmp_path / "mirage.db")) as kernels:
+        assert all(isinstance(k, Kernel) for k in kernels.of([gated(128)], [1]))
+    assert made_up_gpu.Farm.ahead and all("def k0(" in source for source in made_up_gpu.Farm.ahead)
+
+
 def test_what_has_no_kernel_is_tried_again_with_a_larger_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that starts anew would look for it each time."""
     none = result(0.0)
