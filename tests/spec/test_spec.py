@@ -306,6 +306,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "sum": ("X + sum(X, k) + sum(Y, m, k)", lambda t: t["X"] + t["X"].sum(1, keepdim=True) + t["Y"].sum()),
     "mean": ("X + mean(X, k) + mean(Y, k, m)", lambda t: t["X"] + t["X"].mean(1, keepdim=True) + t["Y"].mean()),
     "max": ("X + max(X, k) + max(Y, m)", lambda t: t["X"] + t["X"].amax(1, keepdim=True) + t["Y"].amax(0)),
+    "prod": ("X + prod(Y, k) - prod(G, k)", lambda t: t["X"] + (t["Y"].prod(1, keepdim=True) - t["G"].prod())),
     "min": ("X + min(X, k) + min(Y, m)", lambda t: t["X"] + t["X"].amin(1, keepdim=True) + t["Y"].amin(0)),
     "dot": ("X + dot(X, G, k) + dot(X, Y, m, k) + dot(X, Y, m)",
             lambda t: t["X"] + (t["X"] @ t["G"])[:, None] + (t["X"] * t["Y"]).sum() + (t["X"] * t["Y"]).sum(0)),
