@@ -399,6 +399,8 @@ def quotient(x, y):
     they may for an x or a y far from 1, and for an infinity or -0, the hardware's own way is taken; 0 is in order."""
     if INTERPRETED:
         return tl.div_rn(x, y)
+    elif x.numel < {AT_ONCE}:
+        return tl.div_rn(x, y)
     else:
         near = (tl.abs(y) >= {2.0**-20!r}) & (tl.abs(y) <= {2.0**20!r})
         other = tl.where((y == y) & (y != 0.0), tl.where(y < 0.0, -0.0, 0.0), float("nan"))  # what 0 is multiplied by

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.codegen.helpers import AT_ONCE, QUOTIENT
@@ -92,3 +93,11 @@ def test_what_many_are_divided_by_is_inverted_once(stage: Stages) -> None:
     text = stage(graph, plan, 90, "ptx")
     assert text.count("@all bra DONE") == 8
     assert len(re.findall(r"\t(?:div|rcp)\.rn", text)) - 32 <= 4
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+def test_a_block_of_fewer_elements_than_are_divided_at_once_has_a_kernel(m: int, stage: Stages) -> None:
+    graph = kernel(f"m={m}; X[m]; Y[m]; float32", "m:tile", "S[] = sum(X; m)\nY[m] = div(X, S)")
+    plan = schedule(graph, "", "m")
+    assert ("quotient(X, S)" in kernels_source(graph, plan)) == (m > 1)
+    assert ("@all bra DONE" in stage(graph, plan, 90, "ptx")) == (m > 2)
