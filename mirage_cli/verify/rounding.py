@@ -67,7 +67,7 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
-    least: all results are multiples of it; if it is no less than FLUSHED, what is less than that is 0.
+    least: all results are multiples of it; if it is no less than FLUSHED, what GPUs may flush is 0.
     jumped: whether one of JUMPS was among the operations, or a rounding to float8.
     made: what operations that decide return in their order, in place of what rounding decides; none does yet where it
     is empty. decided: whether there were such operations.
@@ -105,6 +105,8 @@ class RoundEveryResult(TorchDispatchMode):
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
+        if self.least >= FLUSHED and not func.is_view:
+            result = _flushed(result, args)
         self.jumped |= isinstance(result, torch.Tensor) and result.is_floating_point() and result.itemsize == 1
         if func.is_view or func.overloadpacket in self.exact:
             return result
@@ -127,8 +129,6 @@ class RoundEveryResult(TorchDispatchMode):
         units = result / unit
         if self.by_chance:
             units += self.drawn(units)
-        if self.least >= FLUSHED:
-            units.masked_fill_(result.abs() < FLUSHED, 0.0)
         rounded = units.round_().mul_(unit)
         if math.isfinite(float(result.norm())):  # then every element is
             return rounded
@@ -201,6 +201,19 @@ class RangeOfEveryResult(TorchDispatchMode):
         if not (isinstance(x, torch.Tensor) and x.dtype == torch.float64):
             return x
         return torch.where(x.abs() > self.most, x.sign() * torch.inf, x)
+
+
+def _flushed(result: Any, args: Any) -> Any:
+    """0 where a result is below the normal numbers of float32, or where a factor of it is: x · sigmoid(x) is 0 where
+    the sigmoid is. So functions of one tensor are 0 where they are less than FLUSHED times their argument."""
+    if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
+        return result
+    least = torch.full((), FLUSHED, dtype=result.dtype, device=result.device)
+    given = [x for x in args if isinstance(x, torch.Tensor)]
+    if len(given) == 1 and given[0].shape == result.shape and given[0].dtype == result.dtype:
+        size = given[0].abs()
+        least = least * torch.where(torch.isfinite(size), size, 1.0).clamp_min(1.0)
+    return torch.where(result.abs() < least, 0.0, result)
 
 
 def _powers_of_two(x: torch.Tensor) -> torch.Tensor:

@@ -391,6 +391,8 @@ def test_what_is_below_the_normal_numbers_may_be_0() -> None:
     for seed in range(1, 20):
         with RoundEveryResult(torch.float32, False, seed, tiny):
             flushed = x * 1.0
+            assert (torch.nn.functional.silu(torch.tensor([-88.0, -87.0]).double()) < 0).tolist() == [False, True]
         with RoundEveryResult(torch.float32, False, seed, tiny * torch.finfo(torch.float32).eps):
             kept = x * 1.0
-        assert flushed[0] == 0 and flushed[1] > 0 and (kept > 0).all()
+            silu = torch.nn.functional.silu(torch.tensor([-88.0, -87.0], dtype=torch.float64))
+        assert flushed[0] == 0 and flushed[1] > 0 and (kept > 0).all() and (silu < 0).all()
