@@ -180,7 +180,7 @@ def _boxes_of_tiles(
     order: tuple[str, ...],
     axes: tuple[tuple[str, int], ...],
 ) -> _Boxes:
-    """axes: with their sizes. No other choice of a schedule tells."""
+    """axes: with their sizes. No other choice of a schedule matters."""
     sizes = dict(axes)
     block = block_sizes(kernel, KernelSchedule(tiles, order), sizes)
     order = block_order(kernel, order, block)
@@ -441,7 +441,7 @@ def _fetched(
     ahead: FetchedAhead | None,
     axes: tuple[tuple[str, int], ...],
 ) -> Mapping[Loop | None, tuple[Fetch, ...]]:
-    """axes: with their sizes. No other choice of a schedule tells."""
+    """axes: with their sizes. No other choice of a schedule matters."""
     sizes, schedule = dict(axes), KernelSchedule(tiles, (), split=split)
     in_front, loop, inside = _fetchable(graph, kernel, axes)
     found: dict[Loop | None, tuple[Fetch, ...]] = {}

@@ -218,11 +218,6 @@ def stages(k: ScheduledKernel, loop: Loop, ahead: Collection[str]) -> int | None
     return (row + 1) * (k.schedule.stages - 1) + 1 if told else None
 
 
-def multiplies(k: ScheduledKernel, loop: Loop) -> bool:
-    """Whether the matrix units multiply in a loop."""
-    return bool(_products(k, loop))
-
-
 def _products(k: ScheduledKernel, loop: Loop) -> list[Eqn]:
     """The products of a loop that the matrix units take."""
     eqns = (s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot")

@@ -23,12 +23,13 @@ from mirage_cli.codegen.access import (
     fetched_ahead,
     leading,
     merged_box,
+    multiplies,
     specialized,
     streamed,
 )
 from mirage_cli.codegen.ahead import few_bytes, taken_ahead
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Live, ScheduledKernel
-from mirage_cli.codegen.early import MOST_BYTES, WORD_BYTES, held_bytes, placed_early
+from mirage_cli.codegen.early import MOST_BYTES, held_bytes, placed_early
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
@@ -36,7 +37,6 @@ from mirage_cli.codegen.loops import (
     Range,
     longest_last,
     loop_starts,
-    multiplies,
     positions,
     ranges,
     stages,
@@ -56,7 +56,7 @@ from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
-from mirage_cli.ir.schedule import Early, KernelSchedule, Lead, Schedule
+from mirage_cli.ir.schedule import REGISTER_BYTES, Early, KernelSchedule, Lead, Schedule
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -246,7 +246,7 @@ def _behind_loops(c: _Decided) -> list[Load | Eqn | Store]:
     first = next((i for i, x in enumerate(c.units) if isinstance(x, Loop)), len(c.units))
     steps = (x for x in c.units[first:] if isinstance(x, Load | Eqn))
     tables = ((x, [dims_of(a.access) for a in _lookups(k, x)]) for x in steps)
-    few = [x for x, found in tables if all(held_bytes(k, dims, WORD_BYTES) <= MOST_BYTES for dims in found)]
+    few = [x for x, found in tables if all(held_bytes(k, dims, REGISTER_BYTES) <= MOST_BYTES for dims in found)]
     return [*few, *k.kernel.stores]
 
 
@@ -359,7 +359,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
             (d,) = loop.dims
             inside.append(plan.ReleaseBefore(d, part.last, k.schedule.hand_over.iterations * k.block[d]))
         inside += iteration
-        hidden = part.first != parts[0].first and multiplies(k, loop)
+        hidden = part.first != parts[0].first and multiplies(loop, k.dims, k.block)
         over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]], hidden)
         c.looked_up.intersection_update(outside)
         walked = over if len(loop.dims) == 1 else together(k, loop)

@@ -108,6 +108,7 @@ def _near_ahead(x: FetchedAhead | None) -> Iterator[FetchedAhead | None]:
 
 # -- how many registers a thread has at most
 
+REGISTER_BYTES = 4
 REGISTERS = (128, 168, 255)
 """4, 3 and 2 blocks of 128 threads have room in a multiprocessor's 65,536 registers; 255 is the hardware's limit."""
 

@@ -14,10 +14,10 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.program import DTYPE_BYTES, Program
+from mirage_cli.ir.schedule import REGISTER_BYTES
 from mirage_cli.target.gpus import Target
 
 Unit = Literal["FLOP", "B", "kernels"]
-REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, Straight
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.scans import reduces
-
-WORD_BYTES = 4
-"""Of a register."""
+from mirage_cli.ir.schedule import REGISTER_BYTES
 
 
 class LiveValue(NamedTuple):
@@ -74,7 +72,7 @@ def held_at_once(
     operands = {v for e in kernel.body if e.op == "dot" for v in e.values if v in loads} - computed
     products = {v for e in kernel.body if e.op == "dot" for v in e.values} - computed
     words = dict.fromkeys(kernel.value_dims, 1.0) | dict.fromkeys(products - {*exact}, 0.5)
-    words |= {v: min(1.0, element_bytes[x.buffer] / WORD_BYTES) for v, x in loads.items()}
+    words |= {v: min(1.0, element_bytes[x.buffer] / REGISTER_BYTES) for v, x in loads.items()}
     numbers: dict[LiveValue, int] = {}
     moments: dict[tuple[int, ...], None] = {}
     in_front: list[tuple[Operand, ...]] = []

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MAX_LANES, MIN_BYTES_DEPTH, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import (
+    MAX_LANES,
+    MIN_BYTES_DEPTH,
+    MIN_COLUMNS,
+    MIN_DOT,
+    REGISTER_BYTES,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+)
 from mirage_cli.search.batch import Array, Batch, elements_of
-from mirage_cli.search.live import WORD_BYTES
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
 from mirage_cli.search.work import Model, Work
@@ -284,7 +291,7 @@ def _loaded_words(segments: Sequence[Segment], zero: Array) -> Array:
     """Registers of what an iteration loads, of loops that multiply nothing. All loads stand in front of what is
     computed of them. The most of a loop."""
     loops = (s for s in segments if s.work.loop and not s.work.dots)
-    return reduce(np.maximum, (s.loaded / WORD_BYTES for s in loops), zero)
+    return reduce(np.maximum, (s.loaded / REGISTER_BYTES for s in loops), zero)
 
 
 def held_together(x: Launch) -> Array:
