@@ -20,9 +20,10 @@ from mirage_cli.ir.access import Access, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
-from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
+    MOST_LOADED,
     MOST_REGISTERS,
     Launch,
     Multiplied,
@@ -63,6 +64,8 @@ TERMS: Mapping[str, str] = {
     "stores": "results are stored after the loops, which hides them behind other waves only",
     "ahead": "only loops that multiply on the matrix units fetch ahead",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
+    "near": "what all program instances read comes from the L1",
+    "rounds": "a thread loads no more at once than its registers hold",
     "scattered": "and what a store touches",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
@@ -290,7 +293,12 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """
     c = x.target.costs
     if not s.work.loop:
-        yield c.fast_us if all(x.early for x in s.work.loads) else c.latency_us
+        each = c.fast_us if all(x.early for x in s.work.loads) else c.latency_us
+        if s.work.dots:
+            words = s.loaded / (REGISTER_BYTES * 32 * x.batch.warps)
+            rounds = np.where(s.multiplies, 1.0, np.maximum(1.0, words / MOST_LOADED))
+            each = each * x.term("rounds", rounds, 1.0)
+        yield each
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)

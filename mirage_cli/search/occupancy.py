@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import reduce
+from math import prod
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple  # Any: columns of numpy, or numbers
 
 import numpy as np
@@ -26,7 +27,7 @@ from mirage_cli.ir.schedule import (
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
-from mirage_cli.search.work import Model, Work
+from mirage_cli.search.work import Block, Model, Work
 from mirage_cli.target.gpus import Target
 
 OPERAND_BYTES = 2
@@ -35,6 +36,8 @@ MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
 MOST_REGISTERS = 255
 """Of a thread (CUDA C++ Programming Guide)."""
+MOST_LOADED = 32
+"""Registers that a thread's loads fill before it uses any of them."""
 MAX_IMBALANCE = 2.0
 """How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
 
@@ -232,30 +235,41 @@ def segment(x: Launch, w: Work) -> Segment:
         (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.element_bytes) if b.axes else 1.0)
         for b in w.blocks
     ]
-    loaded = sum((each for each, _ in moved), x.zero)
-    fetched = sum((each / used for each, used in moved), x.zero)
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
     multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
+    loaded = sum((each for each, _ in moved), x.zero)
+    near = (x.term("near", _from_l1(x, b, multiplies), 1.0) for b in w.blocks)
+    fetched = sum((each / used * part for (each, used), part in zip(moved, near, strict=True)), x.zero)
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
     return Segment(w, trips, longest, in_work, x.programs * trips, loaded, fetched, products, multiplies, depth)
 
 
+def _from_l1(x: Launch, b: Block, multiplies: NDArray[np.bool_]) -> Array:
+    """The part of a block's bytes that comes from the L2: what all program instances read, and the L1 holds, is read
+    once by each multiprocessor. Copies for the matrix units go past it."""
+    whole = prod(x.sizes[a] for a in b.axes) * b.element_bytes
+    if {*b.axes} & {*x.m.grid} or whole > x.target.smem_per_sm_bytes / 4:
+        return x.zero + 1.0
+    return np.where(multiplies, 1.0, np.minimum(1.0, x.target.sms / x.programs))
+
+
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
-    """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
+    """shared = the most that a segment loads in which the matrix units multiply · its depth + its operands that were
+    loaded in front of it.
 
     taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
     least = taken(accumulators + the largest product); registers = max(least, `plain_registers` + (accumulators +
     `kept_lanes` + `_loaded_words`) / threads, taken(`kept` · what is held at once)). A product off the matrix units is
     all that it adds up. The least counts for how many blocks have room: the compiler computes values again rather than
-    take more.
+    take more. Without the matrix units it is `_least_of_vectors`.
 
-    resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
+    resident = the least of what shared memory, registers and warps have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
     """
     target, c, warps = x.target, x.target.costs, x.batch.warps
-    shared = reduce(np.maximum, (s.loaded * s.depth + _operand_bytes(x, s) for s in segments if s.work.dots), x.zero)
+    shared = reduce(np.maximum, (_shared_bytes(x, s) for s in segments if s.work.dots), x.zero)
     split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
     product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
     product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
@@ -264,14 +278,16 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
         rest = c.held * (largest - np.minimum(largest, product)) + c.parts * split
         return c.fixed_registers + (n + rest) / (32 * warps)
 
-    least = taken(accumulated + product, product)
+    multiplies = reduce(np.logical_or, (s.multiplies for s in segments), x.zero > 0)
+    least = np.where(multiplies, taken(accumulated + product, product), _least_of_vectors(x, segments, accumulated))
     together = c.kept * held_together(x)
     read = c.plain_registers + (accumulated + kept_lanes(x) + _loaded_words(segments, x.zero)) / (32 * warps)
     registers = reduce(np.maximum, (read, taken(together, together)), least)
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
     by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
-    resident = np.minimum(np.maximum(np.minimum(by_shared, by_registers), 1.0), MAX_RESIDENT)
+    by_warps = np.minimum(MAX_RESIDENT, target.warps_per_sm // warps)
+    resident = np.maximum(np.minimum(np.minimum(by_shared, by_registers), by_warps), 1.0)
     slots = target.sms * resident
     waves = x.term("waves", np.ceil(x.programs / slots), 1.0)
     balance = np.minimum(np.where(x.programs > slots, waves * slots / x.programs, 1.0), MAX_IMBALANCE)
@@ -280,6 +296,19 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     awake = x.term("warps", np.minimum(1.0, at_once * warps / c.busy_warps), 1.0)
     alone = np.maximum(1.0, np.minimum(x.programs, slots) / target.sms)
     return Occupancy(shared, registers, waves, spread, balance / spread, alone, awake)
+
+
+def _shared_bytes(x: Launch, s: Segment) -> Array:
+    """Of shared memory for a segment's operands, where the matrix units multiply them."""
+    return np.where(s.multiplies, s.loaded * s.depth + _operand_bytes(x, s), 0.0)
+
+
+def _least_of_vectors(x: Launch, segments: Sequence[Segment], accumulated: Array) -> Array:
+    """Registers of a thread at least, without the matrix units: `plain_registers` + its accumulators' lanes + what it
+    has loaded at once."""
+    threads = 32 * x.batch.warps
+    loaded = reduce(np.maximum, (s.loaded / REGISTER_BYTES for s in segments), x.zero) / threads
+    return x.target.costs.plain_registers + (accumulated + kept_lanes(x)) / threads + np.minimum(loaded, MOST_LOADED)
 
 
 def _operand_bytes(x: Launch, s: Segment) -> Array:

@@ -180,7 +180,7 @@ class Target:
     """A GPU. Rates are per microsecond: 1e6 bytes/us = 1 TB/s, 1e6 flops/us = 1 TFLOP/s.
 
     tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
-    smem_per_block_bytes: the most that a block can opt in to. l2_bytes_per_us is an estimate everywhere.
+    smem_per_block_bytes: the most that a block can opt in to. warps_per_sm: that a multiprocessor has at once. l2_bytes_per_us is an estimate everywhere.
     link_bytes_per_us: from one GPU of a host to the others, in one direction. join_us: an all-reduce of a few bytes.
     launch_us: a kernel in a CUDA graph; a dependent kernel starts `costs.gap_us` after the one in front began to drain.
     """
@@ -197,6 +197,7 @@ class Target:
     fp32_flops_per_us: float
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
+    warps_per_sm: int = 64
     costs: Costs = H200_COSTS  # taken for every GPU
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
@@ -266,7 +267,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=48 * MIB, l2_bytes_per_us=0.65 * 5120 * 2040 * 58 / 256,  # [L4] size; width estimated as [Ada]'s
         tensor_flops_per_us=POWER_LIMITED * 121e6, tf32_flops_per_us=POWER_LIMITED * 60e6,  # [L4] 72 W
         fp32_flops_per_us=30.3e6,  # [L4]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, warps_per_sm=48,  # [CC] 8.9
     ),
     Target(
         "l40s", "sm_89", sms=142, clock_mhz=2520,  # [Ada] L40S
@@ -274,7 +275,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 142 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
         fp32_flops_per_us=91.6e6,  # [Ada] L40S
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, warps_per_sm=48,  # [CC] 8.9
     ),
     Target(
         "rtx4090", "sm_89", sms=128, clock_mhz=2520,  # [Ada]
@@ -282,7 +283,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=72 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 128 / 256,  # [Ada] size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
         fp32_flops_per_us=82.6e6,  # [Ada]
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 8.9
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, warps_per_sm=48,  # [CC] 8.9
     ),
     Target(
         "h100", "sm_90", sms=132, clock_mhz=1980,  # [H100] SXM5; the highest boost clock
@@ -317,7 +318,7 @@ TARGETS: tuple[Target, ...] = (
         l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2407 * 170 / 256,  # [B] RTX, size; width estimated
         tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
         fp32_flops_per_us=104.8e6,  # [B] RTX
-        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB,  # [CC] 12.0
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, warps_per_sm=48,  # [CC] 12.0
         link_bytes_per_us=LINK * 63e3,  # [B] PCIe 5 x16, one direction
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from mirage_cli.tune.space import (
     fitted,
     in_groups,
     neighbours,
+    other_blocks,
     through_descriptors,
 )
 from mirage_cli.tune.surrogate import Known, Point, choose, distinct
@@ -33,6 +34,10 @@ LEADING = 3
 """Of those, the ones from which schedules two changes away are drawn."""
 FARTHER = 6
 """Schedules one change away that are looked around in turn, of all μGraphs together."""
+LARGE = 0.15
+"""The part of a μGraph's time from which a kernel is also tried with blocks far from those of the best schedule."""
+OTHER_BLOCKS = 8
+"""So many of them."""
 HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 
@@ -50,6 +55,7 @@ class Proposals:
         self.graphs, self.target, self.trials = graphs, target, trials
         self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
+        self.blocks: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.features: Known = {}
         self.rng = random.Random(seed)
@@ -127,7 +133,7 @@ class Proposals:
 
     def pool(self, hopeful: Mapping[str, Sequence[Trial]], distrusted: Distrusted) -> list[Point]:
         """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change
-        from the best, and some two changes away."""
+        from the best, some two changes away, and the best with other blocks."""
         points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
         for g, trials in hopeful.items():
@@ -136,6 +142,7 @@ class Proposals:
                 continue
             if len(trials[0].schedule.kernels) > 1:
                 points += self.crossed(g, trials)
+            points += self.with_other_blocks(g, trials[0].schedule)
             near = self.around(g, [t.schedule for t in self.centres(g, trials)])
             points += [p for some in near for p in some]
             farther += [(g, p.schedule) for some in near[:LEADING] for p in some]
@@ -144,6 +151,16 @@ class Proposals:
             drawn.setdefault(g, []).append(s)
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return points
+
+    def with_other_blocks(self, g: str, best: Schedule) -> list[Point]:
+        """The best schedule of a μGraph with other blocks of each large kernel in turn."""
+        key = key_of(g, best)
+        if key not in self.blocks:
+            us = kernels_us(self.graphs[g], best, self.target)
+            large = [name for name, own in us.items() if own >= LARGE * sum(us.values())]
+            some = [s for name in large for s in other_blocks(self.graphs[g], best, self.target, name, OTHER_BLOCKS)]
+            self.blocks[key] = [p for p in self.points(g, some) if math.isfinite(p.predicted_us)]
+        return self.blocks[key]
 
     def crossed(self, g: str, trials: Sequence[Trial]) -> list[Point]:
         """The best trials with each kernel in turn as other trials have it: for each kernel, the best that differ in

@@ -117,6 +117,34 @@ def first_schedules(graph: MuGraph, target: Target, count: int, by_arithmetic: b
     return list(found)[:count]
 
 
+def other_blocks(graph: MuGraph, schedule: Schedule, target: Target, name: str, count: int) -> list[Schedule]:
+    """Up to `count` schedules in which one kernel has other blocks or chunks: the cost model's best with each block
+    size, or number of chunks, that those before lack. Its other choices, and the other kernels, stay as they are; the
+    merge of its chunks is fitted to them. name: of the kernel."""
+    m, own, sizes = models(graph)[name], schedule.kernels[name], chunk_sizes(graph, schedule)
+    found: dict[Schedule, None] = {}
+    for s in _diverse(ranked(m, sizes, target, by_arithmetic=m.single and not own.tf32x3)):
+        if (s.tiles, s.split) != (own.tiles, own.split):
+            changed = replace(own, tiles=s.tiles, order=s.order, warps=s.warps, stages=s.stages, split=s.split)
+            made = _with_kernel(graph, schedule, name, changed, target)
+            found |= {} if made is None else {normalised(graph, made): None}
+        if len(found) >= count:
+            break
+    return [*found]
+
+
+def _with_kernel(
+    graph: MuGraph, schedule: Schedule, name: str, changed: KernelSchedule, target: Target
+) -> Schedule | None:
+    """The schedule with one kernel changed. Where that has other chunks, the merge has another axis to walk: it is
+    fitted anew."""
+    given, kernel = {**schedule.kernels, name: changed}, models(graph)[name].kernel
+    if kernel.split is not None and changed.split != schedule.kernels[name].split:
+        others = {n for n in given if n != name and _has_chunks(models(graph)[n].kernel, kernel.chunk)}
+        given = {n: k for n, k in given.items() if n not in others}
+    return complete(graph, target, given)
+
+
 def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:
     """Up to `count` schedules in which a kernel holds a good deal less, in registers and in shared memory, than in one
     for which there was no room: the best of these with other blocks, and those with twice the warps, each with another
@@ -246,13 +274,8 @@ def _neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Sche
     by_name, sizes = models(graph), chunk_sizes(graph, schedule)
     found = dict.fromkeys(_ahead_of_time(graph, schedule) if target.overlaps else ())
     for name, s in schedule.kernels.items():
-        kernel = by_name[name].kernel
         for other in _variations(by_name[name], s, tuple(sizes.items()), target):
-            given = {**schedule.kernels, name: other}
-            if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
-                others = {n for n in given if n != name and _has_chunks(by_name[n].kernel, kernel.chunk)}
-                given = {n: k for n, k in given.items() if n not in others}
-            if (made := complete(graph, target, given)) is not None:
+            if (made := _with_kernel(graph, schedule, name, other, target)) is not None:
                 found[normalised(graph, made)] = None
     found.pop(schedule, None)
     return [*found]
