@@ -222,6 +222,7 @@ def _body(c: _Decided) -> list[Statement]:
     body: list[Statement] = []
     for i in range(len(c.units) + 1):
         if i == wait:
+            body += _looked_up(c, _looked_up_in_front(c, c.units[i:]), walked)
             body += [*prefetches(k, c.ahead, c.specialized), plan.Wait()]
         if i == c.over.release:
             body.append(plan.Release())
@@ -240,14 +241,28 @@ def _body(c: _Decided) -> list[Statement]:
     return body
 
 
+def _looked_up_in_front(c: _Decided, behind: Sequence[Unit]) -> list[Load | Eqn | Store]:
+    """Of the units behind the wait the steps and stores whose tables are there before it, few bytes of a thread."""
+    steps = (s for x in behind for s in ((*x.steps, *x.stores) if isinstance(x, Loop) else _steps_of(x)))
+    tables = ((s, _lookups(c.scheduled, s)) for s in steps)
+    return [s for s, found in tables if all(a.table not in (c.awaited or ()) for a in found) and _are_few(c, found)]
+
+
+def _steps_of(x: Unit) -> Sequence[Load | Eqn | Store]:
+    return x if isinstance(x, tuple) else [x] if isinstance(x, Load | Eqn) else ()
+
+
+def _are_few(c: _Decided, found: Sequence[Lookup]) -> bool:
+    """Whether a thread has room for what is looked up."""
+    return all(held_bytes(c.scheduled, dims_of(a.access), REGISTER_BYTES) <= MOST_BYTES for a in found)
+
+
 def _behind_loops(c: _Decided) -> list[Load | Eqn | Store]:
     """Stores, and the steps behind the first loop whose tables a thread has room for."""
     k = c.scheduled
     first = next((i for i, x in enumerate(c.units) if isinstance(x, Loop)), len(c.units))
     steps = (x for x in c.units[first:] if isinstance(x, Load | Eqn))
-    tables = ((x, [dims_of(a.access) for a in _lookups(k, x)]) for x in steps)
-    few = [x for x, found in tables if all(held_bytes(k, dims, REGISTER_BYTES) <= MOST_BYTES for dims in found)]
-    return [*few, *k.kernel.stores]
+    return [*(x for x in steps if _are_few(c, _lookups(k, x))), *k.kernel.stores]
 
 
 def _straight(some: Sequence[Unit]) -> list[Load | Eqn]:

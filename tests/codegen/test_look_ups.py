@@ -54,6 +54,23 @@ kernel k1 generated m:grid k:grid
   O[m, k] = mul(A, S)
   store O[m, k] = O
 """
+# the second kernel loads what the first has written at places that an input names
+NAMED = """
+mugraph named float16
+dims m=8 e=4 k=32
+input X f16[e, k]
+input T i32[m] below e
+output O f16[m, k]
+buffer S f16[e, k]
+kernel k0 generated e:grid k:grid
+  X = load X[e, k]
+  S[e, k] = exp(X)
+  store S[e, k] = S
+kernel k1 generated m:grid k:grid
+  S = load S[T{e}[m], k]
+  O[m, k] = neg(S)
+  store O[m, k] = O
+"""
 
 
 def planned(text: str, kernel: str, overlap: bool = False) -> KernelPlan:
@@ -84,6 +101,15 @@ def test_the_wait_keeps_its_place(overlap: bool) -> None:
     assert len(waits) == overlap
     at = {s.out: i for i, s in enumerate(statements) if isinstance(s, plan.Load)}
     assert not overlap or at["A"] < waits[0] < at["S"]
+
+
+def test_what_names_places_in_the_results_of_the_kernel_in_front_is_looked_up_before_the_wait() -> None:
+    """Lengths and tables are inputs: so the merge of a decoded token's chunks waits for one load, and not for two."""
+    p = planned(NAMED, "k1", overlap=True)
+    waits = [i for i, s in enumerate(p.statements) if isinstance(s, plan.Wait)]
+    reads = {s.out: i for i, s in enumerate(p.statements) if isinstance(s, plan.Load)}
+    assert len(waits) == 1
+    assert reads["T_at"] < waits[0] < reads["S"]
 
 
 def test_a_look_up_is_of_the_tables_own_positions() -> None:
