@@ -180,7 +180,8 @@ class Target:
     """A GPU. Rates are per microsecond: 1e6 bytes/us = 1 TB/s, 1e6 flops/us = 1 TFLOP/s.
 
     tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
-    smem_per_block_bytes: the most that a block can opt in to. warps_per_sm: that a multiprocessor has at once. l2_bytes_per_us is an estimate everywhere.
+    smem_per_block_bytes: the most that a block can opt in to. warps_per_sm: that a multiprocessor has at once.
+    l2_bytes_per_us is an estimate everywhere.
     link_bytes_per_us: from one GPU of a host to the others, in one direction. join_us: an all-reduce of a few bytes.
     launch_us: a kernel in a CUDA graph; a dependent kernel starts `costs.gap_us` after the one in front began to drain.
     """

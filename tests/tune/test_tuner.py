@@ -83,8 +83,8 @@ MEASUREMENTS = ROOT / "data" / "h200_measurements.json.gz"
 SAMPLE = ROOT / "data" / "h200_sample.json.gz"
 TUNED = ROOT / "data" / "h200_tuned.json.gz"
 VECTORS = ROOT / "data" / "h200_vectors.json"
-"""Of W[n, k] times a vector, bfloat16: by sizes rows of n, k, warps and the time in a chain in µs, on one H200, of plain
-Triton kernels (`results/h200/notes-2026-11-27.md`, "A matrix times a vector")."""
+"""Of W[n, k] times a vector, bfloat16: by sizes rows of n, k, warps and the time in a chain in µs, on one H200, of
+plain Triton kernels (`results/h200/notes-2026-11-27.md`, "A matrix times a vector")."""
 CHOSEN = ROOT / "data" / "h200_terms.json.gz"
 H200 = find_target("h200")
 
@@ -283,8 +283,8 @@ kernel k0 generated n:grid k:{role}
 
 
 def test_what_the_cost_model_expects_of_a_matrix_times_a_vector_is_near_the_best() -> None:
-    """Measured: the best of five is 1.010, 1.018, 1.028, 1.036 and 1.021 of the best; 1.065 at most before the model knew
-    that such blocks need neither shared memory nor many registers."""
+    """Measured: the best of five is 1.010, 1.018, 1.028, 1.036 and 1.021 of the best; 1.065 at most before the model
+    knew that such blocks need neither shared memory nor many registers."""
     for sizes, timed in json.loads(VECTORS.read_text()).items():
         n, k = map(int, sizes.split("x"))
         graphs = {role: vector_product(n, k, role) for role in ("loop", "tile")}
@@ -300,7 +300,7 @@ def test_what_the_cost_model_expects_of_a_matrix_times_a_vector_is_near_the_best
 
 
 def test_other_blocks_are_looked_for_in_every_large_kernel() -> None:
-    """One change from the best is not far enough: a gated MLP's second product was twice as far, and 3 % of the whole."""
+    """One change from the best is not far enough: a gated MLP's second product was two away, and 3 % of the whole."""
     graph = golden("gated_mlp")
     best = first_schedules(graph, H200, 1)[0]
     for name in best.kernels:
