@@ -12,10 +12,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mirage_cli.ir.derived import lower
+from mirage_cli.pipeline.models.anysize import result_shape
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.region import Given
-from mirage_cli.pipeline.models.regions import cut, exported, result_shape
+from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.spec.arrays import Trace, Unsupported
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
