@@ -74,6 +74,8 @@ MODES = (WITHOUT_GRADIENT, torch.ops.higher_order.wrap_with_autocast)
 """Operators that run a graph under a mode of its own."""
 COMPOSITE = DispatchKey.CompositeExplicitAutograd
 """Of PyTorch's own text of an operator in others."""
+IN_PYTHON = ("quantized_decomposed",)
+"""Libraries of PyTorch's own whose operators have such texts alone. A user's library may have kernels there."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 
@@ -165,8 +167,8 @@ def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
     if not unknown:
         return {}
     table = pytorchs_table(frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten"))
-    for_each = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op)}
-    return {op: table[op] for op in unknown if op in table} | for_each
+    in_python = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op) or is_in_python(op)}
+    return {op: table[op] for op in unknown if op in table} | in_python
 
 
 @cache
@@ -186,6 +188,11 @@ def pytorchs_table(_others: frozenset[Any]) -> Mapping[Any, Any]:
     """PyTorch's decompositions. A list takes a tenth of an export. It is made anew for other operators that are not
     PyTorch's: they may have been registered since."""
     return torch.export.default_decompositions()
+
+
+def is_in_python(operator: Any) -> bool:
+    """Whether PyTorch's own text of an operator, which does not count as a decomposition, is in other operators."""
+    return getattr(operator, "namespace", "") in IN_PYTHON and operator.has_kernel_for_dispatch_key(COMPOSITE)
 
 
 def is_for_each(operator: Any) -> bool:
