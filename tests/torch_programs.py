@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # which defines operators
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
@@ -14,6 +15,11 @@ from tests.torch_blocks import BLOCKS
 from tests.torch_models import MODELS
 
 R = torch.randn
+quantisation = torch.ops.quantized_decomposed
+
+
+def BYTES(*shape: int) -> torch.Tensor:  # noqa: N802
+    return torch.randint(-128, 128, shape, dtype=torch.int8)
 
 
 class Attention(nn.Module):
@@ -55,6 +61,13 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights of 8 bits, with a scale for each row."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     return (x / scale).round().clamp(-128, 127).to(torch.int8), scale
+
+
+def dequantised(x: torch.Tensor, w: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """A linear layer as PyTorch's quantisation of exported models leaves it."""
+    bounds = -128, 127, torch.int8
+    x = quantisation.dequantize_per_tensor(quantisation.quantize_per_tensor(x, 0.02, 3, *bounds), 0.02, 3, *bounds)
+    return F.linear(x, quantisation.dequantize_per_channel(w, scales, zeros, 0, *bounds))
 
 
 class Lora(nn.Module):
@@ -297,6 +310,16 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (R(2, 5, 8), R(2, 5, 8), torch.tensor([2, 5])),
     ),
     "quantised": (quantised, (R(4, 32),)),
+    "bytes_multiplied": (  # SmoothQuant's layer
+        lambda x, w, s, t: torch._int_mm(x, w.t()).view(4, 5, 24) * s * t,
+        (BYTES(20, 2048), BYTES(24, 2048), torch.rand(4, 5, 1), torch.rand(24) / 2048),
+    ),
+    "bytes_multiplied_and_whole": (lambda x, w: (torch._int_mm(x, w) - 1) / 3, (BYTES(20, 32), BYTES(32, 24))),
+    "packed_bytes": (
+        lambda x, w, s: torch._weight_int8pack_mm(x, w, s),
+        (R(4, 64), BYTES(32, 64), torch.rand(32)),
+    ),
+    "decomposed_quantisation": (dequantised, (R(4, 32), BYTES(24, 32), torch.rand(24), torch.zeros(24).long())),
     "truncated": (lambda x: (x * 10).to(torch.int32), (R(4, 7),)),
     "truncated_and_on": (lambda x: (x * 10).to(torch.int32) + torch.arange(7), (R(4, 7),)),
     "clamped_to_whole_numbers": (lambda x: (x * 10).clamp(-9, 9).long() * 3, (R(4, 7),)),

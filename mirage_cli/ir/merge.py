@@ -39,7 +39,8 @@ def merge_axes(program: Program, in_parts: Collection[frozenset[str]] = ()) -> P
     """
     taken = {*program.order, *program.values(), *map(split_axis, program.order)}
     merged: list[tuple[str, tuple[str, ...]]] = []
-    for parts in (p for run in _runs(program) for p in _halves(run, program.sizes, in_parts) if len(p) > 1):
+    dynamic = {r.dim for r in program.dynamic}
+    for parts in (p for run in _runs(program, dynamic) for p in _halves(run, program.sizes, in_parts) if len(p) > 1):
         name = ("" if all(len(p) == 1 for p in parts) else "_").join(parts)
         while name in taken or split_axis(name) in taken:
             name += "_"
@@ -103,11 +104,24 @@ def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], wh
     return axes
 
 
-def _runs(program: Program) -> list[tuple[str, ...]]:
-    """The longest runs of axes that are one, of two or more."""
+def runs_of_any_size(program: Program) -> list[tuple[str, ...]]:
+    """The runs of axes that are one of which the sizes of some differ by call. Behind the last of these, axes of one
+    size are left out where one of them is innermost: how many elements lie side by side is known then."""
+    dynamic = {r.dim for r in program.dynamic}
+    innermost = {t.dims[-1] for t in (*program.inputs, *program.outputs) if t.dims}
+
+    def outer(run: tuple[str, ...]) -> tuple[str, ...]:
+        last = max((i for i, d in enumerate(run) if d in dynamic), default=-1)
+        return run[: last + 1] if run[-1] in innermost else run
+
+    return [run for run in map(outer, _runs(program, ())) if len(run) > 1 and dynamic & {*run}]
+
+
+def _runs(program: Program, alone: Collection[str]) -> list[tuple[str, ...]]:
+    """The longest runs of axes that are one, of two or more. alone: axes that are in none."""
     tensors = (*program.inputs, *program.outputs)
     pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
-    pinned |= _looked_up(program) | _stored_along(program) | {r.dim for r in program.dynamic}
+    pinned |= _looked_up(program) | _stored_along(program) | {*alone}
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
         groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]

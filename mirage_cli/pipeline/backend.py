@@ -135,8 +135,8 @@ def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -
 def served(model: torch.fx.GraphModule, region: Region) -> bool:
     """Whether kernels are for the size that the graph is made for. To ask is a guard: a call with a size on the other
     side of an end has another graph made."""
-    calls = model.graph.find_nodes(op="call_module", target=region.module)
-    return all(region.serves(values_of(n)) for n in calls)
+    calls = map(values_of, model.graph.find_nodes(op="call_module", target=region.module))
+    return all(region.serves(given, region.sizes(given)) for given in calls)
 
 
 def values_of(call: torch.fx.Node) -> list[Any]:

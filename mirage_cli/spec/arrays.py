@@ -219,6 +219,7 @@ class Trace:
         self.renamed: dict[Array, Sequence[tuple[Axis, Axis]]] = {}  # axes that are other ones in what an array makes
         self.again: dict[Array, Array] = {}  # inputs that are another one once more, along other axes
         self.anew: dict[tuple[Array, frozenset[tuple[Axis, Axis]]], Array] = {}  # arrays along other axes
+        self.computed_again = set[object]()  # the makers of such arrays
         self.stores: list[InPlaceWrite] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
@@ -268,6 +269,7 @@ class Trace:
             operands = tuple(self.along(u, inner) for u in a.operands)
             make = partial(made_along, a, [*inner.items()])
             made = self.add(Array(self, dims, held, operands, make, a.mask, how=how_along(a, inner)))
+            self.computed_again |= {self.makers[a]} - {self.maker}
         self.anew[key] = made
         self.renamed[made] = [*pairs, *self.renamed.get(a, ())]
         return made
@@ -333,9 +335,11 @@ class Trace:
         graph = Graph(name, sizes, next(computed, "float32"))
         names = Names(graph, axes)
         values: dict[Array, Value | float] = {}
+        once: dict[tuple[Array | str, ...], Value] = {}  # inputs, by what they are along which axes
         for a in needed:
             if a.name:
-                values[a] = self.input_of(names, a, *given[a])
+                key = self.again.get(a, a), *names.of(a.held)
+                values[a] = once[key] = once[key] if key in once else self.input_of(names, a, *given[a])
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -136,6 +137,8 @@ class Graph:
         self.name, self.dims, self.dtype, self.tolerance = name, dims, dtype, tolerance
         self.inputs, self.values, self.outputs = list[str](), list[Value](), list[str]()
         self.names = set[str]()  # of inputs
+        self.joined: dict[str, str] = {}  # axes that stand side by side wherever they stand, by the name of one
+        self.instances: Sequence[Mapping[str, int]] = ()  # of dynamic axes, the sizes to tune for together
 
     def input(
         self,
@@ -203,10 +206,31 @@ class Graph:
         """The spec that says the same."""
         sizes = ", ".join(f"{_word(d)}: {n if isinstance(n, Dynamic) else _word(n)}" for d, n in self.dims.items())
         types = [f"dtype: {_word(self.dtype)}", f"tolerance: {_word(self.tolerance)}"]
-        head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}", *types]
-        inputs, outputs = ([f"  {t}" for t in side] or ["  {}"] for side in (self.inputs, self.outputs))
+        changes = (", ".join(f"{_word(d)}: {_word(n)}" for d, n in some.items()) for some in self.instances)
+        together = [f"instances: [{', '.join(f'{{{x}}}' for x in changes)}]"] if self.instances else []
+        head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}", *together, *types]
+        inputs, outputs = ([f"  {self._named(t)}" for t in side] or ["  {}"] for side in (self.inputs, self.outputs))
         program = [f"  {s}" for s in self.statements()]
         return "\n".join([*head, "inputs:", *inputs, "program: |", *program, "outputs:", *outputs]) + "\n"
+
+    def join(self, parts: tuple[str, ...], size: Dynamic) -> bool:
+        """Makes one axis of several, under the name of the first, whose sizes differ by call; unless a line of the
+        program names one of them elsewhere than side by side with the others, in this order, or has their strides."""
+        side_by_side, lines = ", ".join(parts), [*self.inputs, *self.outputs, *self.statements()]
+        rest = (re.sub(rf"\b{side_by_side}\b", "", line) for line in lines)
+        if any(re.search(rf"\b({'|'.join(parts)})\b", line) for line in rest):
+            return False
+        if any("strides: " in line and side_by_side in line for line in self.inputs):
+            return False
+        self.joined[side_by_side] = parts[0]
+        self.dims = {d: size if d == parts[0] else n for d, n in self.dims.items() if d not in parts[1:]}
+        return True
+
+    def _named(self, line: str) -> str:
+        """The line with one name for axes that are joined."""
+        for side_by_side, name in self.joined.items():
+            line = re.sub(rf"\b{side_by_side}\b", name, line)
+        return line
 
     def statements(self) -> list[str]:
         """An assignment for each value with a name, and for those that several others use or that are nested deeply."""
@@ -221,11 +245,11 @@ class Graph:
             nodes.append(v.build(*(nodes[x.place] for x in v.operands)))
             depth.append(max((depth[x.place] + 1 for x in v.operands), default=0))
             if v.stores and isinstance(store := nodes[-1], ast.NamedExpr):
-                found.append(f"{ast.unparse(store.target)} = {ast.unparse(store.value)}")
+                found.append(self._named(f"{ast.unparse(store.target)} = {ast.unparse(store.value)}"))
                 continue
             if v.operands and not v.number and (v.name or count > 1 or (count and depth[-1] > MAX_DEPTH)):
                 name = v.name or next(fresh)
-                found.append(f"{name} = {ast.unparse(nodes[-1])}")
+                found.append(self._named(f"{name} = {ast.unparse(nodes[-1])}"))
                 nodes[-1], depth[-1] = ast.Name(name), 0
         return found
 

@@ -55,7 +55,7 @@ KERNEL_INTERFACE = ("launch", "make_scratch")
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched; of dynamic
-    axes, the sizes to tune for, each of one with each of the others."""
+    axes, the sizes to tune for, each of one with each of the others where the spec does not say which together."""
 
     name: str
     path: str
@@ -427,13 +427,10 @@ class _Reader(Document):
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
         if node is None:
             return
-        if self.dynamic:
-            name = next(iter(self.dynamic))
-            self.at(node, f"{name} is dynamic, and its `tune` says what to search: a spec has that or instances")
-            return
         if not isinstance(node, yaml.SequenceNode):
             self.at(node, "instances is a list of changes to dims, such as [{m: 2}, {m: 16}]")
             return
+        self.instances = []  # which are those of all dynamic sizes, and these say which are tuned for together
         for item in node.value:
             if not isinstance(item, yaml.MappingNode):
                 self.at(item, "an instance is a mapping of names to sizes, such as {m: 2}")
@@ -446,7 +443,12 @@ class _Reader(Document):
                     self.at(
                         key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these"
                     )
+                elif self.dynamic and key.value not in self.dynamic:
+                    self.at(key, f"{key.value} is not dynamic: beside axes that are, it has one size")
                 elif (size := self.size(value, key.value)) is not None:
+                    r = self.dynamic.get(key.value)
+                    if r is not None and not r.least <= size <= r.most:
+                        self.at(value, f"{size} is not from {r.least} to {r.most}")
                     changes[key.value] = size
             self.instances.append(changes)
 

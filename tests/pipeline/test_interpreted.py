@@ -105,7 +105,7 @@ NAMES = (
     "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear", "rows_put", "log_space_sum",
     "mask_of_a_transposed_view", "mask_of_a_mask", "any_and_all", "argmax", "maximum_and_place", "topk", "logits",
     "count", "count_of_all", "bucket", "quantised", "truncated", "truncated_and_on", "clamped_to_whole_numbers",
-    "a_mask_beside_numbers",
+    "a_mask_beside_numbers", "bytes_multiplied", "packed_bytes", "decomposed_quantisation",
 )  # fmt: skip
 """For each operator of the programs that take the interpreter a second or two, one of them."""
 

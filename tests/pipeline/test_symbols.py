@@ -21,8 +21,9 @@ from mirage_cli.ir.program import Range
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.models import region as region_module
 from mirage_cli.pipeline.models.agreement import NotRunError, agrees
+from mirage_cli.pipeline.models.anysize import in_range
 from mirage_cli.pipeline.models.model import Replaced, as_module
-from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported, in_range
+from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported
 from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
 from mirage_cli.pipeline.models.taken import table
 from tests import forked
@@ -82,7 +83,8 @@ def test_the_example_is_among_the_sizes_to_tune_for() -> None:
     (region,) = block(BATCH).regions
     assert "a0: {min: 1, max: 64, tune: [1, 3, 16]}" in region.graph.text()
     (region,) = block(BATCH, TOKENS).regions
-    assert "a0: {min: 1, max: 64, tune: [16]}, a1: {min: 2, max: 500, tune: [16]}" in region.graph.text()
+    assert "a0: {min: 1, max: 64, tune: [3, 16]}, a1: {min: 2, max: 500, tune: [10, 16]}" in region.graph.text()
+    assert "instances: [{a0: 3, a1: 10}, {a0: 16, a1: 16}]" in region.graph.text()
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (3, 10), (7, 61), (64, 500)])
@@ -91,11 +93,51 @@ def test_shapes_are_those_of_the_call(sizes: tuple[int, int]) -> None:
     (region,) = found.regions
     x = torch.randn(*sizes, 32)
     given = [x if i == region.inputs[0].which else 0 for i in range(20)]
-    assert region.serves(given)
     named = region.sizes(given)
+    assert region.serves(given, named)
     assert sorted(named.values()) == sorted(sizes)
     shapes = [[n.at(named) if isinstance(n, Times) else n for n in shape.whole] for shape in region.results]
     assert shapes == [[*y.shape] for y in found.model(x)]
+
+
+def test_axes_that_are_one_are_joined_at_any_size() -> None:
+    """Rows of a matrix: a batch of tokens, and of pictures with one number of places. Kernels are tuned for them."""
+    linear, x = torch.nn.Linear(32, 48, bias=False), torch.randn(3, 10, 32)
+    joined = "X0: {dims: [a0, a3], dtype: float32}"
+    found = of(lambda x: linear(x) + 1, x, dynamic=({0: BATCH, 1: TOKENS},))
+    (region,) = found.regions
+    text = region.graph.text()
+    assert "a0: {min: 2, max: 32000, tune: [16, 30, 256, 4096]}" in text and joined in text and "a1" not in text
+    assert agrees(attribute(found.model, region.module), region)
+    (pictures,) = of(lambda x: linear(x) + 1, x, dynamic=({0: BATCH},)).regions
+    assert "a0: {min: 10, max: 640, tune: [16, 30, 256]}" in pictures.graph.text() and joined in pictures.graph.text()
+
+
+def test_axes_that_are_not_always_one_stay_apart() -> None:
+    """One is summed alone, or masked by its position; another is innermost, and its elements lie side by side."""
+    x = torch.randn(3, 10, 32)
+    for f in (lambda x: x.exp().sum(1), lambda x: x.exp() * torch.arange(x.shape[1])[:, None]):
+        (region,) = of(f, x, dynamic=({0: BATCH, 1: TOKENS},)).regions
+        assert len(region.program.dynamic) == 2
+    (region,) = of(lambda x: silu(x) + 1, x, dynamic=({0: BATCH},)).regions
+    assert [*region.program.dynamic] == [Range("a0", 1, 64)]
+
+
+def test_a_product_is_stored_that_attention_would_compute_twice() -> None:
+    """Along queries and along keys, which are two axes where their number differs by call."""
+    torch.manual_seed(0)
+    wide = torch.nn.Linear(32, 96, bias=False)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = wide(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    found = of(function, torch.randn(2, 10, 32), dynamic=({0: BATCH, 1: TOKENS},))
+    assert [[x.which for x in r.inputs] for r in found.regions] == [[0, 1], [0, 0]] and not found.left
+    projection, attention = (r.graph.text() for r in found.regions)
+    assert projection.count("dot(") == 1 and attention.count("dot(") == 2
+    assert "instances: [{a0: 2, a1: 10, a5: 10}, {a0: 16, a1: 16, a5: 16}]" in attention
+    assert all(agrees(attribute(found.model, r.module), r) for r in found.regions)
 
 
 def test_queries_and_keys_of_one_size_are_two_axes() -> None:
@@ -103,7 +145,7 @@ def test_queries_and_keys_of_one_size_are_two_axes() -> None:
     found = of(scaled_dot_product_attention, q, q + 1, q + 2, dynamic=({2: TOKENS},) * 3)
     (region,) = found.regions
     assert len(region.program.dynamic) == 2
-    assert {*region.axes.values()} == {region.sized[0].symbol}
+    assert {*region.axes.values()} == {Times(1, (region.sized[0].symbol,))}
 
 
 def test_a_tensor_beside_itself_is_given_twice() -> None:
@@ -157,9 +199,9 @@ def test_a_size_that_is_made_of_others_is_told_by_its_axis() -> None:
     inputs = torch.randn(6, 8), torch.randn(7, 8)
     found = of(lambda x, k: (x.square(), silu(k).sum(0)), *inputs, dynamic=({0: BATCH}, {0: BATCH + 1}))
     assert not found.left
-    (own,) = (r for r in found.regions for s in r.axes.values() if "+" in s)
+    (own,) = (r for r in found.regions for n in r.axes.values() if "+" in str(n))
     ranges = {s.symbol: (s.input, s.axis, s.least, s.most) for s in own.sized}
-    assert ranges[next(s for s in own.axes.values() if "+" in s)][1:] == (0, 2, 65)
+    assert ranges[next(s for n in own.axes.values() for s in n.symbols if "+" in s)][1:] == (0, 2, 65)
 
 
 def test_what_is_another_program_at_other_sizes_is_left_alone() -> None:

@@ -12,10 +12,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mirage_cli.ir.derived import lower
+from mirage_cli.pipeline.models.anysize import result_shape
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.region import Given
-from mirage_cli.pipeline.models.regions import cut, exported, result_shape
+from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.spec.arrays import Trace, Unsupported
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
@@ -514,6 +515,13 @@ def test_whole_numbers_that_a_kernel_would_compute_otherwise_are_refused(functio
     """Kernels compute them in 32 bits, and wrap around nowhere that PyTorch does not."""
     with pytest.raises(Unsupported, match=problem):
         whole(function, (COUNTS,))
+
+
+@pytest.mark.parametrize("read", [lambda y: y, lambda y: (y - 1).float(), lambda y: (y.float(), y.view(-1))])
+def test_sums_of_bytes_that_float32_does_not_count_are_not_read_as_whole_numbers(read: Any) -> None:
+    given = torch.ones(20, 2048, dtype=torch.int8), torch.ones(2048, 8, dtype=torch.int8)
+    with pytest.raises(Unsupported, match="its sums may be beyond 2\\^24, and are read as whole numbers"):
+        whole(lambda a, b: read(torch._int_mm(a, b)), given)
 
 
 @pytest.mark.parametrize(

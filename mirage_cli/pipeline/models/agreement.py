@@ -73,7 +73,7 @@ def agrees(module: Any, region: Region) -> bool:
 
 def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
-    program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
+    program = region.program.resized({d: n.at(sizes) for d, n in region.axes.items()})
     pairs = [(x.which, t) for x, t in zip(region.inputs, program.inputs, strict=True)]
     apart, words = {i for i, t in pairs if t.distinct}, {i for i, t in pairs if t.drawn == "bits"}
     precision = precision_of(module)

@@ -81,28 +81,25 @@ class Replaced(torch.nn.Module):
         self.region, self.single = region, len(region.results) == 1
         self.autocast = autocast()
         self.always = not region.sized and not any(isinstance(r, Kept) for r in region.results)
-        self.steps = None if region.sized else Steps.of(region)
+        self.steps = Steps.of(region)
 
     def forward(self, *given: Any) -> Any:
-        if not self.serves(given):
+        sizes = self.region.sizes(given) if self.region.sized else {}
+        if not self.serves(given, sizes):
             return self.original(*given)
         if self.checks is not None:
             self.checks(*given)
         function = self.operator if torch.compiler.is_compiling() else self.function
-        if self.steps is not None:
-            made = self.steps.results(function(*self.steps.inputs(given)), given)
-        else:
-            sizes = self.region.sizes(given)
-            made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
+        made = self.steps.results(function(*self.steps.inputs(given, sizes)), given, sizes)
         return made[0] if self.single else tuple(made)
 
     def by(self, kernel: Kernel) -> Replaced:
         """The same region by another kernel."""
         return Replaced(self.original, self.region, kernel, self.checks)
 
-    def serves(self, given: Sequence[Any]) -> bool:
+    def serves(self, given: Sequence[Any], sizes: Mapping[str, Any]) -> bool:
         """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at
-        sizes that it is for."""
+        sizes that it is for. sizes: of the symbols."""
         compiling, trained = torch.compiler.is_compiling(), torch.is_grad_enabled()
         for x in given:
             if not isinstance(x, torch.Tensor):
@@ -111,7 +108,7 @@ class Replaced(torch.nn.Module):
                 return False
             if not compiling and not only_numbers(x):
                 return False
-        return autocast() == self.autocast and (self.always or self.region.serves(given))
+        return autocast() == self.autocast and (self.always or self.region.serves(given, sizes))
 
 
 def autocast() -> tuple[object, ...]:

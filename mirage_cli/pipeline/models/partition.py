@@ -36,15 +36,15 @@ Signature = tuple[Any, ...]
 # -- levels
 
 
-def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
-    """The nodes of each region.
+def segments(graph: torch.fx.Graph, refused: set[Any], stored: Container[Any] = ()) -> list[Part]:
+    """The nodes of each region. stored: nodes that no region has beside those that read them.
 
     Each level is cut twice: the second time, a part whose signature the first cut found several times costs no search.
     """
     if not in_order(graph):
         return []  # what is read before and behind the change may not be moved past it
     remat = rematerialisable(graph, refused)
-    found = levels(graph, refused, remat)
+    found = levels(graph, refused, remat, stored)
     first = [signature(part)[0] for nodes in found for part in level_parts(nodes, remat)]
     often = {s for s, count in Counter(first).items() if count > 1}
     parts = (part for nodes in found for part in with_readers(level_parts(nodes, remat, often)))
@@ -58,9 +58,9 @@ def computes(node: Any, remat: Container[Any]) -> bool:
     return not row_of(node).moves and (result or node not in remat)
 
 
-def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]) -> list[Part]:
+def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any], stored: Container[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
-    that change a tensor in place.
+    that change a tensor in place, or are to be stored.
 
     No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Nor does
     one read what another changes. Those that read one value are side by side, wherever the model has them.
@@ -77,7 +77,8 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
             known.add(n)
         elif not taken:
             unknown.add(n)
-        behind = (level.get(x, 0) + (x in known and bool(changed(x))) for x in n.all_input_nodes)
+        ends = {x for x in n.all_input_nodes if x in known and (changed(x) or x in stored)}
+        behind = (level.get(x, 0) + (x in ends) for x in n.all_input_nodes)
         level[n] = max(behind, default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):

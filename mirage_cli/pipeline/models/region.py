@@ -108,9 +108,6 @@ class Sized:
     def of(self, given: Sequence[Any]) -> Any:
         return given[self.input] if self.axis is None else given[self.input].shape[self.axis]
 
-    def serves(self, given: Sequence[Any]) -> bool:
-        return bool(self.least <= self.of(given) <= self.most)
-
 
 @dataclass(frozen=True)
 class Region:
@@ -118,7 +115,7 @@ class Region:
 
     graph, program: what the part computes, under a name that is the same wherever the same is computed. inputs: which
         input of the part each input of the program is. results: what is made of the program's outputs, in order.
-        sized: the sizes that differ by call. axes: the symbol of each axis of the program whose size differs by call.
+        sized: the sizes that differ by call. axes: the length of each axis of the program whose size differs by call.
         module: the name in the model of the module that the region replaces, "" for a function. times: how often the
         model calls this module.
     """
@@ -128,7 +125,7 @@ class Region:
     inputs: tuple[Given, ...]
     results: tuple[Shape | Kept, ...]
     sized: tuple[Sized, ...]
-    axes: Mapping[str, str]
+    axes: Mapping[str, Times]
     module: str = ""
     times: int = 1
 
@@ -136,12 +133,13 @@ class Region:
         """Of the symbols, in a call of the module."""
         return {s.symbol: s.of(given) for s in self.sized}
 
-    def serves(self, given: Sequence[Any]) -> bool:
-        """Whether kernels are for these sizes, and find in place what they change."""
-        if not all(s.serves(given) for s in self.sized):
-            return False
+    def serves(self, given: Sequence[Any], sizes: Mapping[str, Any]) -> bool:
+        """Whether kernels are for these sizes of the symbols, and find in place what they change."""
+        for s in self.sized:
+            if not s.least <= sizes[s.symbol] <= s.most:
+                return False
         kept = {r.which for r in self.results if isinstance(r, Kept)}
-        return all(i.in_place(given, self.sizes(given)) for i in self.inputs if i.which in kept)
+        return not kept or all(i.in_place(given, sizes) for i in self.inputs if i.which in kept)
 
     def made(self, returned: Any, given: Sequence[Any]) -> list[Any]:
         """The module's results, from what the kernel returned for what the module was given."""

@@ -7,10 +7,9 @@ What is in no region stays as it is, and says why.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any  # torch's graphs and nodes have few types
@@ -23,6 +22,7 @@ from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Tensor
 from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.models.agreement import differs
+from mirage_cli.pipeline.models.anysize import ComputedAgain, at_any_size, placed_part
 from mirage_cli.pipeline.models.constants import folded, scale_of
 from mirage_cli.pipeline.models.fused import WRITTEN_OUT
 from mirage_cli.pipeline.models.inplace import calls, changed, in_order, put_in_place
@@ -37,48 +37,33 @@ from mirage_cli.pipeline.models.passes import (
     without_dead_code,
     without_empty,
 )
-from mirage_cli.pipeline.models.region import Given, Kept, Region, Shape, Sized
+from mirage_cli.pipeline.models.region import Given, Kept, Region
 from mirage_cli.pipeline.models.symbols import (
     RANGES,
-    SYMBOLIC,
     Length,
     Lengths,
     Symbol,
     Times,
     checks_apart,
     found_in,
-    grows,
     is_size,
-    length_of,
     placeholders,
     shape_of,
     sizes_first,
-    sizes_of,
-    symbol_of,
     symbols_of,
     times,
-    two_each,
     valued,
-    with_sizes,
     with_symbols,
-    worked_out,
 )
 from mirage_cli.pipeline.models.taken import Share, shares
-from mirage_cli.spec.arrays import Array, Unsupported
+from mirage_cli.spec.arrays import Unsupported
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import (
-    Traced,
-    inverse,
     kept_statistics,
-    memory_order,
-    order_of_result,
     row_of,
     supported,
-    trace,
 )
-from mirage_cli.spec.graph import Dynamic
-from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
@@ -89,12 +74,10 @@ MODES = (WITHOUT_GRADIENT, torch.ops.higher_order.wrap_with_autocast)
 """Operators that run a graph under a mode of its own."""
 COMPOSITE = DispatchKey.CompositeExplicitAutograd
 """Of PyTorch's own text of an operator in others."""
+IN_PYTHON = ("quantized_decomposed",)
+"""Libraries of PyTorch's own whose operators have such texts alone. A user's library may have kernels there."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
-TUNED = (1, 16, 256, 4096)
-"""Sizes to tune for of an axis whose size differs by call, besides that of the example."""
-TUNED_OF_SEVERAL = (16, 1024)
-"""The same of each of several axes."""
 
 
 @dataclass
@@ -184,8 +167,8 @@ def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
     if not unknown:
         return {}
     table = pytorchs_table(frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten"))
-    for_each = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op)}
-    return {op: table[op] for op in unknown if op in table} | for_each
+    in_python = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op) or is_in_python(op)}
+    return {op: table[op] for op in unknown if op in table} | in_python
 
 
 @cache
@@ -205,6 +188,11 @@ def pytorchs_table(_others: frozenset[Any]) -> Mapping[Any, Any]:
     """PyTorch's decompositions. A list takes a tenth of an export. It is made anew for other operators that are not
     PyTorch's: they may have been registered since."""
     return torch.export.default_decompositions()
+
+
+def is_in_python(operator: Any) -> bool:
+    """Whether PyTorch's own text of an operator, which does not count as a decomposition, is in other operators."""
+    return getattr(operator, "namespace", "") in IN_PYTHON and operator.has_kernel_for_dispatch_key(COMPOSITE)
 
 
 def is_for_each(operator: Any) -> bool:
@@ -253,10 +241,12 @@ def attribute(module: torch.nn.Module, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a part is no region. at: the index of the node at fault, None where that node is not known."""
+    """Why a part is no region. at: the index of the node at fault, None where that node is not known. stored: those of
+    nodes without whose readers the part may be one."""
 
     why: str
     at: int | None
+    stored: tuple[int, ...] = ()
 
 
 def cut(model: torch.fx.GraphModule) -> Cut:
@@ -273,15 +263,18 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     without_dead_code(model.graph)
     fills_of_own_shape(model.graph)
     rematerialised(model.graph)
-    refused = aliased_results(model.graph)
+    refused, stored = aliased_results(model.graph), set[Any]()
     symbols = symbols_of(model)
     with valued([*model.graph.nodes], {name: s.example or s.most for name, s in symbols.items()}):
         while True:
-            parts = segments(model.graph, refused)
+            parts = segments(model.graph, refused, stored)
             wrong = [(part, x) for part in parts if isinstance(x := known_region(part, known, symbols), Refused)]
             if not wrong:
                 break
             for part, reason in wrong:
+                if apart := {part[i] for i in reason.stored} - stored:
+                    stored |= apart
+                    continue
                 why = at_fault(part, reason, known, symbols)
                 refused |= {*why}
                 told = (n for n in why if draws(n.target) or not row_of(n).moves)
@@ -387,22 +380,23 @@ def region_of(
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
         placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {})
+        graph = placed.traced.graph
+        program = graph.program()
     except Unsupported as error:
         return Refused(str(error), part.index(error.maker) if error.maker in part else None)
-    graph = placed.traced.graph
-    try:
-        program = parse_spec(graph.text()).at()
+    except ComputedAgain as error:
+        return Refused(str(error), None, tuple(map(part.index, error.products)))
     except SpecError as error:
         return Refused(error.diagnostics[0].message, None)
     graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
     program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
-    lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
+    lengths: dict[str, Length] = {**program.sizes, **axes}
 
     def given(t: Tensor) -> Given:
         order, shape = placed.orders[t.name], tuple(lengths[d] for d in t.dims)
-        own = nodes[t.name].meta["val"].shape
-        same = not sized and shape == tuple(own[d] for d in order)
+        own = [n if isinstance(n, int) else Times(1, (str(n),)) for n in shape_of(nodes[t.name])]
+        same = shape == tuple(own[d] for d in order)
         return Given(read.index(nodes[t.name]), order, shape, steps_of(t, lengths), same)
 
     inputs = tuple(map(given, program.inputs))
@@ -411,105 +405,6 @@ def region_of(
         Kept(read.index(x)) if (x := next(iter(changed(n)), None)) else next(shapes) for n in outputs_of(part)
     )
     return Region(graph, program, inputs, results, sized, axes)
-
-
-@dataclass(frozen=True)
-class Placed:
-    """The program of a part at some sizes. orders: of its inputs' positions in memory. shapes: of what it returns."""
-
-    traced: Traced
-    orders: Mapping[str, tuple[int, ...]]
-    shapes: tuple[Shape, ...]
-
-
-def placed_part(part: Part, named: Container[int] = (), arguments: Sequence[Any] | None = None) -> Placed:
-    """named: sizes that differ by call. Raises Unsupported."""
-    traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named, arguments)
-    pairs = zip(traced.arrays, traced.outputs, strict=True)
-    shapes = tuple(result_shape(a, n.meta["val"]) for a, (_, n) in pairs)
-    return Placed(traced, {label: memory_order(n.meta["val"]) for label, n in traced.inputs}, shapes)
-
-
-def at_any_size(
-    part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]
-) -> tuple[Placed, tuple[Sized, ...], dict[str, str]]:
-    """The program of a part with dynamic axes, and their symbols, if it is the same at two sizes of each symbol but for
-    these axes. Raises Unsupported."""
-    primes = two_each({name: (s.least, s.most) for name, s in symbols.items()})
-    if len(primes) < len(symbols):
-        raise Unsupported("many of its sizes differ by call")
-    if not all(map(grows, sizes_of([*part, *read]))):
-        raise Unsupported("a size in it is no sum of products of those that differ by call")
-    some: list[Placed] = []
-    elements: list[list[int]] = []
-    at_two: list[dict[str, int]] = []
-    made = worked_out(read, symbols)
-    for i in range(2):
-        sizes = {s: pair[i] for s, pair in primes.items()}
-        at_two.append({name: with_sizes(n, sizes) for name, n in made.items()} | sizes)
-        with valued([*part, *read], sizes):
-            some.append(placed_part(part, at_two[i].values()))
-            elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
-    pairs = {name: (n, at_two[1][name]) for name, n in at_two[0].items()}
-    one, other = some
-    graph, same = one.traced.graph, other.traced.graph
-    dims = graph.dims
-    axes = {d: s for s, pair in pairs.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
-    same.dims = {**same.dims, **{d: dims[d] for d in axes}}
-    if same.text() != graph.text() or one.orders != other.orders:
-        raise Unsupported("it is another program at other sizes")
-    every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
-    lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
-    ranges = in_range(every, [*lengths])
-    tuned = {s: tuned_for(*ranges[s], every[s].example, len(axes)) for s in axes.values()}
-    graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
-    shapes = tuple(at_both(a, b, pairs) for a, b in zip(one.shapes, other.shapes, strict=True))
-    used = {*axes.values()} | {s for shape in shapes for s in shape.symbols}
-    said = {s: told(read, s) for s in every}
-    if unsaid := next((s for s in used if said[s] is None), None):
-        raise Unsupported(f"none of its inputs says {unsaid}, which differs by call")
-    sized = tuple(Sized(s, *place, *ranges[s]) for s, place in said.items() if place is not None)
-    return replace(one, shapes=shapes), sized, axes
-
-
-def in_range(symbols: Mapping[str, Symbol], elements: Sequence[Length | None]) -> dict[str, tuple[int, int]]:
-    """The least and the largest of sizes at which kernels can count the elements of all these tensors."""
-    most = {name: s.most for name, s in symbols.items()}
-    while any(isinstance(n, Times) and n.at(most) >= MAX_OFFSET for n in elements):
-        longest = max(most, key=most.__getitem__)
-        most[longest] //= 2
-    if any(most[name] < s.least for name, s in symbols.items()):
-        raise Unsupported("its tensors have more elements than kernels count")
-    return {name: (s.least, most[name]) for name, s in symbols.items()}
-
-
-def tuned_for(least: int, most: int, example: int | None, axes: int) -> tuple[int, ...]:
-    """The sizes to tune for of one of so many axes."""
-    wanted = TUNED_OF_SEVERAL if axes > 1 else TUNED if example is None else (*TUNED, example)
-    return tuple(sorted({n for n in wanted if least <= n <= most})) or (most,)
-
-
-def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None] | None:
-    """Where a part is told a size: by an input, or by an axis of one."""
-    for i, x in enumerate(read):
-        if str(x.meta.get(SYMBOLIC, x.meta.get("val"))) == symbol:
-            return i, None
-        for axis, n in enumerate(shape_of(x)):
-            if str(n) == symbol:
-                return i, axis
-    return None
-
-
-def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> Shape:
-    """The shape at any sizes, from that at two. Raises Unsupported."""
-
-    def lengths(name: str) -> Lengths:
-        found = [length_of(pair, primes) for pair in zip(getattr(one, name), getattr(other, name), strict=True)]
-        if one.back != other.back or None in found:
-            raise Unsupported("a result has a size that is no product of those that differ by call")
-        return tuple(x for x in found if x is not None)
-
-    return Shape(lengths("held"), lengths("parts"), lengths("whole"), one.back)
 
 
 def results(module: Any) -> list[Any]:
@@ -527,11 +422,3 @@ def steps_of(tensor: Tensor, lengths: Mapping[str, Length]) -> Lengths | None:
         found.append(step if stride is None else stride)
         step = times(found[-1], lengths[d])
     return tuple(reversed(found))
-
-
-def result_shape(array: Array, like: torch.Tensor) -> Shape:
-    """array: in the memory order of PyTorch's result."""
-    own = {*array.own}
-    parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
-    held = tuple(x.size if x in own else 1 for x in parts)
-    return Shape(held, tuple(x.size for x in parts), array.shape, (*inverse(order_of_result(like)),))

@@ -7,7 +7,6 @@ two primes for each, and differs in these alone, is what would be traced at any,
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,14 +38,17 @@ class Times:
     symbols: tuple[str, ...]
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
-        return math.prod((sizes[s] for s in self.symbols), start=self.number)
+        found = self.number
+        for s in self.symbols:
+            found = found * sizes[s]
+        return found
 
 
 Length = int | Times
 Lengths = tuple[Length, ...]
 
 
-def at_sizes(lengths: Lengths, sizes: Mapping[str, Any]) -> list[Any]:
+def at_sizes(lengths: Sequence[Length], sizes: Mapping[str, Any]) -> list[Any]:
     """A shape at these sizes of the symbols."""
     return [x.at(sizes) if isinstance(x, Times) else x for x in lengths]
 

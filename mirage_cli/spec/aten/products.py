@@ -17,11 +17,35 @@ from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import diagonal, repeat_interleave, transpose
 
 aten = Rows()
+EXACT = 1 << 24
+"""Float32 has all whole numbers up to this."""
+VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.permute", "aten.transpose", "aten.t", "aten.unsqueeze")
 
 
 @aten("aten.mm", products=1)
 def _mm(a: Array, b: Array) -> Array:
     return p.einsum("mk,kn->mn", a, b)
+
+
+@aten("aten._int_mm", products=1, with_node=True)
+def _int_mm(_: Trace, node: Any, a: Array, b: Array) -> Array:
+    """Of bytes. Kernels add up blocks in int32, and the blocks in float32: where float32 does not count as far as the
+    sum may go, it is taken if all that read it make floating-point numbers of it anyway."""
+    if a.shape[1] << 14 > EXACT and not all(map(makes_floats, node.users)):
+        raise Unsupported("its sums may be beyond 2^24, and are read as whole numbers")
+    return _mm(a, b)
+
+
+def makes_floats(user: Any) -> bool:
+    """Whether a node makes floating-point numbers of what it reads, if need be behind a view."""
+    if overloadless(user.target) in VIEWS:
+        return all(map(makes_floats, user.users))
+    return getattr(getattr(user.meta.get("val"), "dtype", None), "is_floating_point", False)
+
+
+@aten("aten._weight_int8pack_mm", products=1)
+def _weight_int8pack_mm(x: Array, w: Array, scales: Array) -> Array:
+    return both(operator.mul, p.einsum("mk,nk->mn", x, w), scales)
 
 
 @aten("aten.mv", products=1)

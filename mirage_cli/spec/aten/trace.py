@@ -32,13 +32,15 @@ class Traced:
     """A graph of PyTorch as a program.
 
     inputs, outputs: of the program, with their nodes. arrays: the results, in memory order, whose axes of size 1, and
-    along which they are constant, the program's tensors lack.
+    along which they are constant, the program's tensors lack. again: nodes whose result is computed once more, along
+    other axes.
     """
 
     graph: Graph
     inputs: tuple[tuple[str, Any], ...]
     outputs: tuple[tuple[str, Any], ...]
     arrays: tuple[Array, ...]
+    again: frozenset[Any] = frozenset()
 
 
 def trace(
@@ -144,7 +146,8 @@ def traced(
     used = {line.split(":")[0] for line in graph.inputs}
     every = {**inputs, **{a.name: inputs[first.name] for a, first in t.again.items()}}
     read = tuple((label, x) for label, x in every.items() if label in used)
-    return Traced(graph, read, tuple(zip(made, outputs, strict=True)), tuple(a for a, _ in made.values()))
+    arrays = tuple(a for a, _ in made.values())
+    return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays, frozenset(t.computed_again))
 
 
 def makes_floats(node: Any) -> bool:
