@@ -835,6 +835,38 @@ def in_turn(w: Write) -> None:
     w.mul("Z", "Q", "A")
 
 
+TURNED = """
+mugraph turned float16
+dims m=32 i=32 d=64
+input X f16[m, d]
+input C f16[m, i]
+output O f16[m, d]
+kernel k0 generated m:grid i:grid
+  A = load X[m, i*2]
+  B = load X[m, i*2 + 1]
+  C = load C[m, i]
+  P[m, i] = mul(A, C)
+  Q[m, i] = add(B, C)
+  Y[m, i] = sub(P, B)
+  Z[m, i] = mul(Q, A)
+  store O[m, i*2] = Y
+  store O[m, i*2 + 1] = Z
+"""
+TURNED_WRITTEN = """
+O[m, i*2] = Y
+O[m, i*2 + 1] = Z
+"""
+
+
+def turned(w: Write) -> None:
+    w.rename("A", "X", over="d i*2")
+    w.rename("B", "X", over="d i*2+1")
+    w.mul("P", "A", "C")
+    w.add("Q", "B", "C")
+    w.sub("Y", "P", "B")
+    w.mul("Z", "Q", "A")
+
+
 APPEND = """
 mugraph append float16
 dims t=16 d=32 k=64 s=160 l=100
@@ -1142,6 +1174,7 @@ CASES = {
         case(FILLED, filled),
         case(PARTS, parts, PARTS_WRITTEN),
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
+        case(TURNED, turned, TURNED_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),
         case(SLOTS, slots, SLOTS_WRITTEN),
         case(PADDED, padded, PADDED_WRITTEN),

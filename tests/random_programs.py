@@ -382,12 +382,31 @@ class _Accesses(_Generator):
             size, written = n * draft.dims[behind], [(f"{draft.dims[behind]}*{d} + {behind}", name)]
         elif kind == "every other":
             size, written = 2 * n, [(f"2*{d}", f"{name} * 2"), (f"2*{d} + 1", name)]
+            if self.rare.random() < 0.5:
+                return self.turned(draft, name, at)
         else:
             size, written = 2 * n, [(d, name), (f"{d} + {n}", f"-{name}")]
         lines = [(f"O[{', '.join([*dims[:at], index, *dims[at + 1 :]])}]", e) for index, e in written]
         whole = {**draft.outputs[name], "dims": [*dims[:at], "o", *dims[at + 1 :]]}
         outputs = {n: t for n, t in draft.outputs.items() if n != name} | {"O": whole}
         return replace(draft, dims=draft.dims | {"o": size}, lines=(*draft.lines, *lines), outputs=outputs)
+
+    def turned(self, draft: Draft, name: str, at: int) -> Draft:
+        """With an output as one factor of a rotation of pairs, along one of its axes: what it turns lies side by side
+        in a tensor, and so does the result, which may be written over it."""
+        dims = draft.outputs[name]["dims"]
+        d, size = dims[at], 2 * draft.dims[dims[at]]
+
+        def pair(tensor: str, n: int) -> str:
+            return f"{tensor}[{', '.join([*dims[:at], f'2*{d}' + ' + 1' * n, *dims[at + 1 :]])}]"
+
+        inputs = {**draft.inputs, "R": {"dims": [*dims[:at], "o", *dims[at + 1 :]]}}
+        to = self.rare.choice("OR")
+        turns = [(pair(to, 0), f"re * {name} - im * 0.5"), (pair(to, 1), f"im * {name} + re * 0.5")]
+        whole = {"inout": "R"} if to == "R" else inputs["R"]
+        outputs = {n: t for n, t in draft.outputs.items() if n != name} | {to: whole}
+        lines = (*draft.lines, ("re", pair("R", 0)), ("im", pair("R", 1)), *turns)
+        return replace(draft, dims=draft.dims | {"o": size}, inputs=inputs, lines=lines, outputs=outputs)
 
     def access(self) -> tuple[str, Value] | None:
         """X[m, 8*h + d + 3]: of one axis of a value, one or two others, which it may have already (a diagonal)."""

@@ -51,7 +51,7 @@ def taken_ahead(
 ) -> tuple[list[Statement], list[Statement], list[Statement]]:
     """What stands in front of a loop, what its body begins with, and the rest of that, with some of its loads an
     iteration ahead."""
-    moved = [s for s in body if isinstance(s, plan.Load) and s.out in some and not s.second]
+    moved = [s for s in body if isinstance(s, plan.Load) and s.out in some and not s.others]
     if not moved:
         return [], [], [*body]
     k, (d,) = phases[0], loop.dims

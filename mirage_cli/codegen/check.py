@@ -146,12 +146,10 @@ class _Checker:
             _must(alike and s.ahead is None, f"{s.out} has a mask of another block")
         if s.ahead is not None:
             self.load_ahead(s, s.ahead)
-        for out in (s.out, *[s.second] * bool(s.second)) if s.ahead is None else ():
+        for out in (s.out, *s.others) if s.ahead is None else ():
             self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & {*apart(s.axes)}))
-        pairs = (
-            [p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs)] if isinstance(access, nodes.Pointers) else []
-        )
-        _must(len(pairs) == bool(s.second) and not {*pairs} & self.padded, f"{s.out} is no block of pairs")
+        self.turns(access, s.within, len(s.others))
+        _must(not s.others or not (s.repeated or s.ahead), f"{s.out} is loaded in turns, and not as it is")
 
     def load_ahead(self, s: plan.Load, ahead: nodes.Ahead) -> None:
         """Nothing is loaded where there is no such iteration, and nothing that changes meanwhile."""
@@ -225,6 +223,23 @@ class _Checker:
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
         self.pointers(s.pointers, (*s.mask, *(d for d, _ in s.room)))
         self.places(term for w in s.within for term in w.terms)
+        self.turns(s.pointers, s.within, len(s.others))
+        for block in (s.block, *s.others) if s.others else ():
+            self.expr(block)
+            _must(block.axes == s.pointers.axes, f"{s.pointers.buffer} is written in turns with other axes")
+        _must(not s.others or not s.room, f"{s.pointers.buffer} is written in turns in rows with more room")
+
+    def turns(self, x: nodes.Pointers | nodes.Box, within: Iterable[nodes.Within], others: int) -> None:
+        """What is loaded or stored in turns has as many blocks as elements of one are apart: 1 from each to the next.
+        The axis is counted in no other term, and no bound depends on it."""
+        terms = x.terms if isinstance(x, nodes.Pointers) else ()
+        found = [(p, n) for p, n in terms if isinstance(p, nodes.Turns)]
+        _must(len(found) == bool(others), f"{x.buffer} is not accessed in turns by all that lies in them")
+        for p, step in found:
+            _must(step == 1 and p.count == others + 1, f"{p.count} blocks of {x.buffer} in turns, {others + 1} of them")
+            once = [q for q, _ in terms if p.dim in nodes.lanes_of(q)] == [p]
+            bounds = [q for w in within for q, _ in w.terms if p.dim in nodes.lanes_of(q)]
+            _must(once and not bounds, f"{p.dim} is counted more than once")
 
     def prefetch(self, s: plan.Prefetch) -> None:
         _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")
@@ -405,9 +420,10 @@ class _Checker:
                 _must(by > 0, "division by what is not positive")
                 _must({d for p, _ in terms for d in nodes.lanes_of(p)} == {*axes}, "a quotient of other axes")
                 self.places(terms)
-            case nodes.Pairs(d, start):
+            case nodes.Turns(d, count, start):
                 self.at(nodes.Lanes(d, True))
-                self.start(start)
+                _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
+                _must(count in (2, 4), f"{count} blocks in turns")
             case nodes.PairNumbers(d, start):
                 _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
                 self.start(start)

@@ -493,6 +493,15 @@ def running_exponentials(x, axis: tl.constexpr, back: tl.constexpr):
     return tl.associative_scan((x, tl.exp(x - shift_of(x))), axis, beside, reverse=back)[1]
 """.strip()
 """What modules start with that have sums of exponentials up to each position, relative to the largest."""
+FOURTHS = """
+@triton.jit
+def split_in_four(x):
+    even, odd = tl.split(x)
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+""".strip()
+"""What modules start with that load four values whose elements lie in turns."""
 OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
 """What modules start with that call one of these functions, by its name."""
 HELPERS = {
@@ -504,6 +513,7 @@ HELPERS = {
     "pair_bits",
     "pair_bytes",
     "every_second",
+    "split_in_four",
     "even",
     "ended",
     "dot_float8",

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
-from typing import NamedTuple
 
 from mirage_cli.codegen import bytepairs, nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
@@ -14,7 +13,7 @@ from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKer
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Index, Lookup, dims_of, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
@@ -23,47 +22,18 @@ from mirage_cli.ir.schedule import Before, next_power_of_two
 # -- loads and stores
 
 
-class Pair(NamedTuple):
-    """A value whose elements lie right behind those of another, along a dimension in which both take every second."""
-
-    dim: str
-    value: str
-
-
-def pair_of(k: ScheduledKernel, second: ScheduledKernel, x: Load) -> Pair | None:
-    """What the second of two phases loads from right behind what a load of the first reads, if anything."""
-    t = k.tensors[x.buffer]
-    for y in (y for y in second.kernel.loads if y.buffer == x.buffer and y.out != x.out):
-        moved = [n for n, (i, j) in enumerate(zip(x.access, y.access, strict=True)) if i != j]
-        if len(moved) != 1 or t.steps(k.sizes)[moved[0]] != 1:
-            continue
-        i, j = x.access[moved[0]], y.access[moved[0]]
-        d = next((a for a, c in i.terms if isinstance(a, str) and c == 2 and k.block[a] > 1), None)
-        apart = d is not None and d not in k.padded and not within(k, x.buffer, x.access) and not k.repeats(x)
-        alone = d is not None and sum(d in index.dims for index in x.access) == 1
-        if d is not None and apart and alone and i.terms == j.terms and j.offset == i.offset + 1:
-            return Pair(d, y.out)
-    return None
-
-
 def load(
     k: ScheduledKernel,
     x: Load,
     box: Descriptor | None,
     once: bool,
     at: Mapping[str, Start],
-    pair: Pair | None = None,
     ahead: nodes.Ahead | None = None,
 ) -> plan.Load:
-    """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it. ahead: of which
-    iteration, if of another."""
+    """box: what it goes through, if it does. at: where blocks start. ahead: of which iteration, if of another."""
     axes = k.axes_of(x.out)
     dtype = k.tensors[x.buffer].dtype
     whole = dtype == "int64"
-    if pair is not None:
-        single = tuple(Index(tuple((a, 1 if a == pair.dim else c) for a, c in i.terms), i.offset) for i in x.access)
-        where = pointers(k, x.buffer, single, axes, {pair.dim: nodes.Pairs(pair.dim, at[pair.dim])})
-        return plan.Load(x.out, where, k.masked_dims(x.dims, axes), once, axes=axes, second=pair.value)
     if x.out in k.paired:
         return _pairs_of_bytes(k, x, once, at)
     if box is None:

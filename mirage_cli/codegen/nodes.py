@@ -288,11 +288,14 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """Twice the positions of the current block along a dimension, and those behind each: a block twice as long."""
+class Turns:
+    """So many times the positions of the current block along a dimension, and those behind each: a block so many times
+    as long. wide: in 64 bits."""
 
     dim: str
+    count: int
     start: Start
+    wide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,7 @@ class PairNumbers:
     start: Start
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Pairs | PairNumbers
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | PairNumbers
 
 
 def lanes_of(x: Place) -> Axes:
@@ -313,7 +316,7 @@ def lanes_of(x: Place) -> Axes:
             return ()
         case Divided() | Looked():
             return x.axes
-        case Pairs():
+        case Turns():
             return (x.dim,)
         case PairNumbers():
             return (half(x.dim),)
@@ -364,6 +367,11 @@ class Box:
     starts: tuple[Corner, ...]
     block: Axes
     axes: Axes
+
+
+def turns_of(x: Pointers | Box) -> Turns | None:
+    """The positions along which elements of several blocks lie in turns, if any do."""
+    return next((p for p, _ in x.terms if isinstance(p, Turns)), None) if isinstance(x, Pointers) else None
 
 
 # -- what blocks hold

@@ -17,6 +17,7 @@ from mirage_cli.codegen.helpers import (
     FETCH,
     FLOAT8,
     FLOAT8_STORED,
+    FOURTHS,
     HELPERS,
     HIDDEN_BOUND,
     IN_PARTS,
@@ -121,6 +122,7 @@ class Parts:
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
+        helpers += [FOURTHS] * any("split_in_four(" in k for k in kernels)
         helpers += [PAIRS] * any(k.paired for k in self.kernels.values())
         helpers += [ENDED] * any("ended(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)

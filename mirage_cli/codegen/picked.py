@@ -54,7 +54,7 @@ def _maskable(k: ScheduledKernel, x: plan.Load, mask: nodes.Value | nodes.Spread
     """Whether a load by pointers may have the mask: of its own axes but those along which elements lie side by side,
     which would be loaded one by one."""
     pointers = isinstance(x.access, nodes.Pointers) and x.access.axes == x.axes == whole.axes
-    if not pointers or x.outside or x.second or x.repeated or x.ahead is not None or x.out not in k.loads:
+    if not pointers or x.outside or x.others or x.repeated or x.ahead is not None or x.out not in k.loads:
         return False
     load = k.loads[x.out]
     steps, _ = strides(load.access, k.tensors[load.buffer].steps(k.sizes))
@@ -66,7 +66,7 @@ def _of_positions(mask: Expr, body: Sequence[Statement]) -> bool:
     """Whether nothing that the iteration loads or changes is needed for a mask."""
     lets = {s.out: s.expr for s in body if isinstance(s, plan.Let)}
     others = (s for s in body if not isinstance(s, plan.Let))
-    changed = {name for s in others for name in (getattr(s, "out", ""), getattr(s, "second", ""))}
+    changed = {name for s in others for name in (getattr(s, "out", ""), *getattr(s, "others", ()))}
     todo, seen = [*_names(mask)], set[str]()
     while todo:
         name = todo.pop()

@@ -81,8 +81,9 @@ class Load:
 
     once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
     repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
-    axis that the pointers lack. axes: of the block. outside: a number in the place of zero. second: a value whose
-    elements lie behind those of `out`, along the dimension of which the pointers have pairs. ahead: the iteration that
+    axis that the pointers lack. axes: of the block. outside: a number in the place of zero. others: values whose
+    elements lie behind those of `out` in turns, along the dimension that the pointers have `Turns` of, whose mask and
+    block are so many times as long. ahead: the iteration that
     it is for, if `Take` makes it the value's current block there; nothing is loaded where there is no such iteration.
     when: a mask of what is loaded, zero elsewhere.
     """
@@ -97,7 +98,7 @@ class Load:
     repeated: tuple[tuple[str, int], ...] = ()
     axes: Axes = ()
     outside: float = 0.0
-    second: str = ""
+    others: tuple[str, ...] = ()
     ahead: Ahead | None = None
     when: Expr | None = None
 
@@ -176,7 +177,8 @@ class Complete:
 class Store:
     """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
     for chunks. within: bounds beyond which nothing is stored. room: axes without a mask, each with the positions that a
-    row has room for: what is written behind the last means nothing."""
+    row has room for: what is written behind the last means nothing. others: blocks whose elements lie behind those of
+    `block` in turns, as of loads."""
 
     pointers: Pointers
     block: Expr
@@ -185,6 +187,7 @@ class Store:
     one_chunk: bool
     within: tuple[Within, ...] = ()
     room: tuple[tuple[str, int], ...] = ()
+    others: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

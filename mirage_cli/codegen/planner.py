@@ -43,10 +43,11 @@ from mirage_cli.codegen.loops import (
     starts,
     together,
 )
-from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
+from mirage_cli.codegen.moves import load, look_up, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.picked import picked
 from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.turns import loads_in_turns, stores_in_turns
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.inplace import overwrites
@@ -235,10 +236,10 @@ def _body(c: _Decided) -> list[Statement]:
                 waited = c.awaited is None or (wait is not None and wait <= i)
                 body += _loop(c, x, x == c.leading and waited, waited)
             elif isinstance(x, tuple):
-                body += _stores(k, x)
+                body += _stores(k, x, starts(k))
             else:
                 body += _step(c, x, starts(k), Scope(k, c.clean))
-    return body
+    return loads_in_turns(c.phases, body, starts(k))
 
 
 def _looked_up_in_front(c: _Decided, behind: Sequence[Unit]) -> list[Load | Eqn | Store]:
@@ -400,14 +401,15 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str], ahead
     for name, degrees in loop.accumulators:
         if name in k.factored:
             body += combined(scope, k.eqns[name], degrees, False)
-    body += [*_looked_up(c, loop.stores, ()), *_stores(k, loop.stores)]
+    body += [*_looked_up(c, loop.stores, ()), *_stores(k, loop.stores, starts(k, loop))]
+    body = loads_in_turns(c.phases, body, starts(k, loop))
     return picked(k, body, ahead) if len(c.phases) == 1 else body
 
 
-def _stores(k: ScheduledKernel, some: Sequence[Store]) -> list[Statement]:
+def _stores(k: ScheduledKernel, some: Sequence[Store], at: Mapping[str, Start]) -> list[Statement]:
     """A barrier stands in front of stores into a buffer that threads of the instance read in another layout."""
     meet = any(overwrites(k.kernel, s, k.sizes, k.graph.distinct) for s in some)
-    return [*[plan.Barrier()] * meet, *(store(k, s) for s in some)]
+    return [*[plan.Barrier()] * meet, *stores_in_turns(k, some, [store(k, s) for s in some], at)]
 
 
 def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
@@ -429,18 +431,4 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
             yield from combined(scope, step, accumulators[step.out], step.out in late)
         elif step.out in need and step.out not in there:
             there.add(step.out)
-            pair = _pair(c, step)
-            if pair is None:
-                yield from _step(c, step, at, scope)
-            else:
-                assert isinstance(step, Load), "what is read in pairs is loaded"
-                yield load(k, step, None, step.out in c.streamed, at, pair)
-                c.clean[step.out] = c.clean[pair.value] = k.padded & {*k.axes(step.dims)}
-                there.add(pair.value)
-
-
-def _pair(c: _Decided, step: Load | Eqn) -> Pair | None:
-    """What the second of two phases loads together with a load of the first."""
-    if len(c.phases) != 2 or not isinstance(step, Load) or step.out in c.boxes or step.buffer in c.scheduled.live:
-        return None
-    return pair_of(*c.phases, step)
+            yield from _step(c, step, at, scope)

@@ -227,7 +227,7 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
     else:
-        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
+        masks = [_mask_of(s.mask, access, names)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
         masks += [_expr(s.when, names)] if s.when is not None else []
         if s.ahead is not None and s.ahead.reached is not None:
             masks.append(_reached(s.ahead.reached, names, bool(masks)))
@@ -238,19 +238,22 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = _repeated(text, access.axes, s) if s.repeated else text
     whole = ".to(tl.int32)" * s.whole
     outs = names[s.out] + "_next" * (s.ahead is not None)
-    if s.second:
-        outs, text = f"{outs}, {names[s.second]}", _split(text, s.axes, access)
+    if s.others:
+        outs, text = ", ".join([outs, *(names[v] for v in s.others)]), _apart(text, s)
     yield f"{outs} = {text}{whole}{_note(s.axes)}"
 
 
-def _split(text: str, axes: Axes, access: nodes.Pointers | nodes.Box) -> str:
-    """A block of pairs along one of its axes as two blocks."""
-    assert isinstance(access, nodes.Pointers), "boxes have no pairs"
-    (d,) = (p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs))
-    shape = ", ".join(f"BLOCK_{a}, 2" if a == d else f"BLOCK_{a}" for a in axes)
-    behind = axes.index(d) + 1
-    order = [i for i in range(len(axes) + 1) if i != behind]
-    return f"tl.split(tl.permute(tl.reshape({text}, [{shape}]), ({', '.join(map(str, order))}, {behind})))"
+def _apart(text: str, s: p.Load) -> str:
+    """A block of elements that lie in turns along one of its axes as several blocks."""
+    x, axes = nodes.turns_of(s.access), s.axes
+    assert x is not None, "pointers with turns"
+    twos = x.count.bit_length() - 1
+    shape = ", ".join(", ".join([f"BLOCK_{a}", *["2"] * twos * (a == x.dim)]) for a in axes)
+    behind = range(axes.index(x.dim) + 1, axes.index(x.dim) + 1 + twos)
+    order = (*(i for i in range(len(axes) + twos) if i not in behind), *behind)
+    text = f"tl.reshape({text}, [{shape}])"
+    text = text if order == (*range(len(order)),) else f"tl.permute({text}, {order})"
+    return f"{'tl.split' if twos == 1 else 'split_in_four'}({text})"
 
 
 def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
@@ -322,10 +325,32 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
     once = [f"t_{d} == 0" for d in s.once] + ["chunk == 0"] * s.one_chunk
     if once:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
-    masks = [_mask(s.mask, s.pointers.axes)] * bool(s.mask) + [_within(w, s.pointers.axes, names) for w in s.within]
+    masks = [_mask_of(s.mask, s.pointers, names)] * bool(s.mask)
+    masks += [_within(w, s.pointers.axes, names) for w in s.within]
     mask = f", mask={' & '.join(masks)}" if masks else ""
     indent = "    " * bool(once)
-    yield f"{indent}tl.store({_pointers(s.pointers, names)}, {_expr(s.block, names)}{mask})"
+    x, block = nodes.turns_of(s.pointers), _expr(s.block, names)
+    if x is not None:
+        block = _turned([block, *(_expr(b, names) for b in s.others)], s.pointers.axes, x)
+    yield f"{indent}tl.store({_pointers(s.pointers, names)}, {block}{mask})"
+
+
+def _turned(blocks: Sequence[str], axes: Axes, x: nodes.Turns) -> str:
+    """Several blocks as one, whose elements along an axis are theirs in turns."""
+    shape = ", ".join(f"BLOCK_{a} * {x.count}" if a == x.dim else f"BLOCK_{a}" for a in axes)
+    return f"tl.reshape({_moved_last(_joined(blocks), axes, x.dim, x.count.bit_length() - 1)}, [{shape}])"
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    """With axes of two elements behind, which say whose it is."""
+    return blocks[0] if len(blocks) == 1 else f"tl.join({_joined(blocks[::2])}, {_joined(blocks[1::2])})"
+
+
+def _moved_last(text: str, axes: Axes, dim: str, twos: int) -> str:
+    """A block with so many axes behind its own moved behind one of these."""
+    before = range(axes.index(dim) + 1)
+    order = (*before, *range(len(axes), len(axes) + twos), *range(len(before), len(axes)))
+    return text if order == (*range(len(order)),) else f"tl.permute({text}, {order})"
 
 
 def _prefetch(s: p.Prefetch, names: Names) -> Iterator[str]:
@@ -522,8 +547,11 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             inside = f"({inside})" if " " in inside else inside
             text = f"{inside} {'%' if rest else '//'} {by}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
-        case nodes.Pairs(d, start):
-            return _spread(f"({_start(start, names)} * 2 + tl.arange(0, BLOCK_{d} * 2))", (d,), want)
+        case nodes.Turns(d, count, start, wide):
+            lanes, first = f"tl.arange(0, BLOCK_{d} * {count})", _start(start, names)
+            first = f"({first})" if " + " in first or wide else first
+            first = f"{first}{'.to(tl.int64)' * wide} * {count} + " if not isinstance(start, nodes.AtZero) else ""
+            return _spread(f"({first}{lanes}{'.to(tl.int64)' * (wide and not first)})", (d,), want)
         case nodes.PairNumbers(d, start):
             first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // 2"
             return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
@@ -542,8 +570,20 @@ def _every(x: nodes.Every) -> str:
 
 def _mask(dims: Axes, want: Axes) -> str:
     """Which lanes exist along all of these dimensions."""
-    parts = [_spread(f"in_{d}", (d,), want) for d in dims]
-    return " & ".join(f"({x})" if len(parts) > 1 else x for x in parts)
+    return _all_of([_spread(f"in_{d}", (d,), want) for d in dims])
+
+
+def _mask_of(dims: Axes, x: nodes.Pointers, names: Names) -> str:
+    """Which pointers are to what exists along all of these dimensions."""
+    turns = nodes.turns_of(x)
+    if turns is None or turns.dim not in dims:
+        return _mask(dims, x.axes)
+    inside = f"{_place(turns, x.axes, names)} < SIZE_{turns.dim} * {turns.count}"
+    return _all_of([inside if d == turns.dim else _spread(f"in_{d}", (d,), x.axes) for d in dims], always=True)
+
+
+def _all_of(parts: Sequence[str], always: bool = False) -> str:
+    return " & ".join(f"({x})" if len(parts) > 1 or always else x for x in parts)
 
 
 # -- blocks
@@ -607,11 +647,8 @@ def _pair_bits(x: nodes.PairBits, names: Names) -> str:
 
 
 def _in_turns(x: nodes.InTurns, names: Names) -> str:
-    text = f"tl.join({_expr(x.first, names)}, {_expr(x.second, names)})"
-    before = range(x.axes.index(x.dim) + 1)
-    order = (*before, len(x.axes), *range(len(before), len(x.axes)))
-    text = text if order[-1] == len(x.axes) else f"tl.permute({text}, {order})"
-    return f"tl.reshape({text}, {_shape(x.axes)})"
+    text = _joined([_expr(x.first, names), _expr(x.second, names)])
+    return f"tl.reshape({_moved_last(text, x.axes, x.dim, 1)}, {_shape(x.axes)})"
 
 
 def _exp_of_difference(x: str, shift: str, exact: bool) -> str:

@@ -60,6 +60,8 @@ WIDEST_BYTES = 16
 """The most that one instruction of a thread loads, and what a row of a box begins at a multiple of."""
 LINE_BYTES = 128
 """Of the caches."""
+SECTOR_BYTES = 32
+"""Of a line: the least that moves between the L2 and memory."""
 
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""

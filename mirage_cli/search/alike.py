@@ -9,18 +9,18 @@ from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.program import Tensor
 
 
-def unnamed(inputs: Iterable[Tensor]) -> dict[str, Tensor]:
-    """The inputs by name, each without what no price depends on."""
-    return {t.name: replace(t, name="", scale=1.0) for t in inputs}
+def unnamed(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Tensors by name, each without what no price depends on."""
+    return {t.name: replace(t, name="", scale=1.0) for t in tensors}
 
 
 def nameless(
-    k: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Mapping[str, Tensor]
+    k: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], known: Mapping[str, Tensor]
 ) -> Hashable:
     """The key of a kernel: roles, equations, loads and stores, with buffers and values numbered in order of use. Prices
     follow from it and from sizes.
 
-    exact: the values whose products are of float32. inputs: of the program, `unnamed`.
+    exact: the values whose products are of float32. known: inputs and outputs of the program, `unnamed`.
     """
     names: dict[str, str] = {}
 
@@ -28,7 +28,7 @@ def nameless(
         return names.setdefault(text, f"%{len(names)}")
 
     def buffer(x: Load | Store) -> tuple[object, ...]:
-        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], inputs.get(x.buffer)
+        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], known.get(x.buffer)
 
     args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
     body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))

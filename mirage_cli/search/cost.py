@@ -15,10 +15,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir import late
-from mirage_cli.ir.access import Access, dims_of, lookups_of
+from mirage_cli.ir import late, turns
+from mirage_cli.ir.access import Access, dims_of, lookups_of, strides
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.search.batch import Array, Batch, fits, held
@@ -67,6 +67,7 @@ TERMS: Mapping[str, str] = {
     "near": "what all program instances read comes from the L1",
     "rounds": "a thread loads no more at once than its registers hold",
     "scattered": "and what a store touches",
+    "partial": "the L2 reads, changes and writes a sector of which a store has a part",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
@@ -146,10 +147,12 @@ def memory_us(x: Launch, stored: Array, o: Occupancy) -> Array:
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
     """(Σ runs · fetched / (`boxes` through descriptors, `grouped` in loops in which warpgroups multiply, else 1) + what
-    stores of short runs waste) / (the L2's rate · min(1, `port` · spread))"""
+    stores of short runs waste) / (the L2's rate · min(1, `port` · spread)) + `partial` · bytes of sectors of which
+    stores write a part / the L2's rate"""
     ports = x.term("port", np.minimum(1.0, x.target.costs.port * o.spread), o.spread)
     fetched = sum((s.runs * s.fetched / _sooner(x, s) for s in segments), x.zero)
-    return (fetched + x.term("scattered", _scattered_bytes(x), 0.0)) / (x.target.l2_bytes_per_us * ports)
+    changed = x.target.costs.partial * x.term("partial", _partial_bytes(x), 0.0) / x.target.l2_bytes_per_us
+    return (fetched + x.term("scattered", _scattered_bytes(x), 0.0)) / (x.target.l2_bytes_per_us * ports) + changed
 
 
 def _sooner(x: Launch, s: Segment) -> Array:
@@ -593,6 +596,24 @@ def _scattered_bytes(x: Launch) -> Array:
     return sum((whole * (1.0 / used(x, own, None, size) - 1.0) for own, size, whole in _stores(x)), x.zero)
 
 
+def _partial_bytes(x: Launch) -> Array:
+    """Σ over stores whose neighbours lie apart, but where they lie in turns with those of others of a block: elements ·
+    min(a sector, bytes from one to the next)"""
+    known = [(n, s.tensor, s) for n, s in enumerate(x.m.stores) if s.tensor is not None]
+    together: dict[int, str] = {}
+    for found in turns.in_turns([(t, s.access) for _, t, s in known], x.sizes, ()):
+        together |= {known[member][0]: found.dim for member in found.members}
+    stored = [*_stores(x)]
+    total = x.zero
+    for n, t, s in known:
+        steps, _ = strides(s.access, t.steps(x.sizes))
+        apart = min((abs(step) for step in steps.values()), default=1)
+        whole = stored[n][2] / s.element_bytes * min(SECTOR_BYTES, apart * s.element_bytes)
+        alone = x.batch.block[together[n]] == 1 if n in together else x.zero == 0
+        total = total + np.where(alone & (apart > 1), whole, 0.0)
+    return total
+
+
 def _stored_bytes(x: Launch) -> Array:
     """Each store written once."""
     return sum((whole for _, _, whole in _stores(x)), x.zero)
@@ -601,7 +622,7 @@ def _stored_bytes(x: Launch) -> Array:
 def _stores(x: Launch) -> Iterator[tuple[tuple[str, ...], int, Array]]:
     """The axes of each store but that of chunks, bytes of an element, and of all that it writes."""
     chunk = x.m.kernel.chunk if x.m.split else None
-    for axes, size in x.m.stores:
+    for axes, size, _, _ in x.m.stores:
         own = tuple(a for a in axes if a != chunk)
         chunks = x.batch.split if chunk in axes else x.zero + 1.0
         yield own, size, prod(x.sizes[a] for a in own) * size * chunks

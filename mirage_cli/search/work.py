@@ -65,10 +65,12 @@ class Elementwise(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A store: the axes of its block."""
+    """A store: the axes of its block, and where its elements lie. tensor: None for an intermediate."""
 
     axes: Axes
     element_bytes: int
+    access: Access
+    tensor: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Model:
     element_bytes: tuple[tuple[str, int], ...]
     exact: frozenset[str]
     inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
     from_bytes: frozenset[str]
@@ -153,7 +156,8 @@ class Model:
 
 @lru_cache(maxsize=4096)
 def _part_of(m: Model, kernel: Kernel) -> Model:
-    return _part(_Part(nameless(kernel, dict(m.element_bytes), m.exact, unnamed(m.inputs)), kernel, m))
+    known = unnamed((*m.inputs, *m.outputs))
+    return _part(_Part(nameless(kernel, dict(m.element_bytes), m.exact, known), kernel, m))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +171,24 @@ class _Part:
 
 @lru_cache(maxsize=4096)
 def _part(x: _Part) -> Model:
-    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs)
+    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs, x.of.outputs)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:
+def model(
+    kernel: Kernel,
+    element_bytes: Mapping[str, int],
+    exact: frozenset[str],
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs: of the
+    μGraph.
     """
     whole, kernel = kernel, scanned(kernel)
-    placement, dims, inputs = place(kernel), kernel.value_dims, tuple(inputs)
+    placement, dims, inputs, outputs = place(kernel), kernel.value_dims, tuple(inputs), tuple(outputs)
+    written = {t.name: t for t in (*inputs, *outputs)}
     known = _Known.of(kernel, element_bytes, exact, inputs)
     halves = known.halves
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -194,7 +206,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         kernel.with_role("tile"),
         kernel.split,
         tuple(w for w, _ in segments if w.loads or w.dots or w.elementwise),
-        tuple(Stored(s.dims, element_bytes[s.buffer]) for s in kernel.stores),
+        tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in kernel.stores),
         accumulators,
         at_once.moments,
         at_once.lanes,
@@ -206,6 +218,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
         tuple(element_bytes.items()),
         frozenset(exact),
         inputs,
+        outputs,
         len(beside(kernel, kernel.with_role("grid"))) > 1,
         frozenset(
             d
@@ -349,7 +362,7 @@ def models(graph: MuGraph) -> Mapping[str, Model]:
     """Of every generated kernel."""
     exact = graph.exact()
     generated = (k for k in graph.kernels if k.kind == "generated")
-    return {k.name: model(k, graph.element_bytes, exact[k.name], graph.inputs) for k in generated}
+    return {k.name: model(k, graph.element_bytes, exact[k.name], graph.inputs, graph.outputs) for k in generated}
 
 
 def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:

@@ -88,9 +88,9 @@ def test_what_another_part_loads_anyway_stays_with_it() -> None:
 def test_a_kernel_with_parts_is_modelled_as_these() -> None:
     whole = kernel("slots")
     element = dict.fromkeys((*whole.read, *(s.buffer for s in whole.stores)), 2)
-    m = model(whole, element, (), ())
+    m = model(whole, element, (), (), ())
     assert m.several and [len(p.stores) for p in m.parts(whole.with_role("grid"))] == [1, 2, 1]
-    assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), ()).several
+    assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), (), ()).several
 
 
 def test_parts_that_differ_in_names_alone_have_one_model() -> None:
@@ -99,7 +99,7 @@ def test_parts_that_differ_in_names_alone_have_one_model() -> None:
     (other,) = parse_mugraph(TABLES.replace("X = load", "Z = load").replace("mul(X, 3)", "mul(Z, 3)")).kernels
     (third,) = parse_mugraph(TABLES.replace("mul(X, 3)", "mul(X, 4)")).kernels
     element = dict.fromkeys((*k.read, "P", "Q"), 2)
-    of, of_other, of_third = (model(x, element, (), ()).parts(("m", "n")) for x in (k, other, third))
+    of, of_other, of_third = (model(x, element, (), (), ()).parts(("m", "n")) for x in (k, other, third))
     assert k != other and len({*of}) == 2 and of == of_other
     assert [a is b for a, b in zip(of, of_third, strict=True)] == [True, False]
 

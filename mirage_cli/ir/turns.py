@@ -1,0 +1,79 @@
+"""Accesses whose elements lie in turns: together they are a block without gaps.
+
+    X[m, 2*i], X[m, 2*i + 1]   -->   X[m, i'], for i' over twice as many positions
+
+Halves that turn (RoPE of GPT-J), real and imaginary parts, and fields of small records lie so. One by one, each load or
+store would touch all of the sectors of memory, and use a part of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mirage_cli.ir.access import Access, Atom, dims_of_atom
+from mirage_cli.ir.program import Tensor
+
+COUNTS = (4, 2)
+"""How many accesses may lie in turns. Three and their likes are no power of two, as blocks are."""
+
+Addresses = tuple[tuple[tuple[Atom, tuple[str, ...]], int], ...]
+
+
+class Turns(NamedTuple):
+    """dim: the axis along which the elements of each lie so many apart. members: in the order of their first."""
+
+    dim: str
+    members: tuple[int, ...]
+
+
+def in_turns(some: Sequence[tuple[Tensor, Access]], sizes: Mapping[str, int], dynamic: Collection[str]) -> list[Turns]:
+    """Those of some accesses that lie in turns, each in one of the results. dynamic: axes whose sizes differ by call.
+
+    They have all steps in common, the step of an axis that occurs once is their number, and they begin one element
+    behind another. Where more follow each other, those that begin at a multiple of the number are together.
+    """
+    alike: dict[tuple[str, Addresses, Addresses], dict[int, int]] = defaultdict(dict)
+    for n, (t, access) in enumerate(some):
+        steps, starts = _addresses(t, access, sizes, dynamic)
+        start = starts.pop(("", ()), 0)
+        alike[t.name, (*steps.items(),), (*starts.items(),)].setdefault(start, n)
+    return [x for (_, steps, _), found in alike.items() if len(found) > 1 for x in _groups(steps, found)]
+
+
+def _groups(steps: Addresses, found: Mapping[int, int]) -> Iterator[Turns]:
+    """found: by where they start, which access it is."""
+    left = dict(found)
+    for count in COUNTS:
+        dim = _alone(steps, count)
+        if dim is None:
+            continue
+        for first in sorted(left, key=lambda start: (start % count > 0, start)):
+            members = range(first, first + count)
+            if all(n in left for n in members):
+                yield Turns(dim, tuple(left.pop(n) for n in members))
+
+
+def _alone(steps: Addresses, step: int) -> str | None:
+    """The axis with this step, if it occurs nowhere else."""
+    found = [a for (a, behind), n in steps if n == step and not behind and isinstance(a, str)]
+    if len(found) != 1:
+        return None
+    (d,) = found
+    return d if sum(d in dims_of_atom(a) for (a, _), _ in steps) == 1 else None
+
+
+def _addresses(
+    t: Tensor, access: Access, sizes: Mapping[str, int], dynamic: Collection[str]
+) -> tuple[dict[tuple[Atom, tuple[str, ...]], int], dict[tuple[Atom, tuple[str, ...]], int]]:
+    """Elements between neighbours along each atom, and in front of the first (under no atom), each as a number beside
+    the axes by whose sizes it is multiplied."""
+    steps: dict[tuple[Atom, tuple[str, ...]], int] = {}
+    starts: dict[tuple[Atom, tuple[str, ...]], int] = {}
+    for i, (step, behind) in zip(access, t.sized_steps(sizes, dynamic), strict=True):
+        for a, c in i.terms:
+            steps[a, behind] = steps.get((a, behind), 0) + c * step
+        if i.offset:
+            starts["", behind] = starts.get(("", behind), 0) + i.offset * step
+    return dict(sorted(steps.items(), key=str)), dict(sorted(starts.items(), key=str))

@@ -1,0 +1,83 @@
+"""What the cost model takes for stores that write parts of sectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import KernelSchedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search import cost
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.work import models
+from mirage_cli.target.gpus import find_target
+
+H200 = find_target("h200")
+N = 1 << 22
+
+
+def graph(stores: str, out: str = "n, c", dtype: str = "bf16") -> MuGraph:
+    """Copies of X[n] into O."""
+    return parse_mugraph(f"""
+mugraph g {"bfloat16" if dtype == "bf16" else "float32"}
+dims n={N} c=4 w={4 * N}
+input X {dtype}[n]
+output O {dtype}[{out}]
+kernel k0 generated n:grid
+  X = load X[n]
+  A[n] = mul(X, 2)
+  B[n] = add(X, 1)
+{stores}
+""")
+
+
+def partial_us(g: MuGraph, tile: int = 256) -> float:
+    (m,) = models(g).values()
+    batch = Batch.of(m, [KernelSchedule((("n", tile),), ("n",), 4, 2)], g.sizes)
+    whole, without = (cost.estimate(m, batch, g.sizes, H200, w) for w in ((), ("partial",)))
+    assert (whole.us >= without.us).all()
+    return float((whole.busy["L2"] - without.busy["L2"])[0])
+
+
+def written(*at: str) -> str:
+    return "\n".join(f"  store O[{i}] = {v}" for i, v in zip(at, "ABAB", strict=False))
+
+
+def sectors_us(n: float) -> float:
+    return n * 32 * H200.costs.partial / H200.l2_bytes_per_us
+
+
+@pytest.mark.parametrize(
+    ("stores", "sectors"),
+    [
+        (written("n, 0"), N / 4),  # four elements of 2 bytes in each sector
+        (written("n, 0", "n, 1"), N / 2),  # two of four are no block
+        (written("n, 0", "n, 1", "n, 2", "n, 3"), 0),
+    ],
+)
+def test_parts_of_records(stores: str, sectors: float) -> None:
+    assert partial_us(graph(stores)) == pytest.approx(sectors_us(sectors))
+
+
+@pytest.mark.parametrize(
+    ("stores", "sectors"),
+    [
+        (written("n"), 0),
+        (written("2*n"), N / 8),
+        (written("2*n", "2*n + 1"), 0),
+        (written("4*n", "4*n + 2"), N / 2),
+    ],
+)
+def test_every_second_element(stores: str, sectors: float) -> None:
+    stores = stores.replace("2*n", "n*2").replace("4*n", "n*4")
+    assert partial_us(graph(stores, "w")) == pytest.approx(sectors_us(sectors))
+
+
+def test_wide_elements_far_apart_are_a_sector_each() -> None:
+    assert partial_us(graph(written("n*4"), "w", "f32")) == pytest.approx(sectors_us(N / 2))
+
+
+def test_one_element_at_a_time_has_no_block_to_be_in_turns_in() -> None:
+    whole = graph(written("n*2", "n*2 + 1"), "w")
+    assert partial_us(whole, 1) == pytest.approx(sectors_us(N / 4)) and not np.any(partial_us(whole, 2))
