@@ -372,8 +372,8 @@ def _ends(kernel: Kernel, loop: Loop) -> tuple[Ends, tuple[Load | Eqn, ...]]:
 class _Shared:
     """A kernel and what its program instances have in common.
 
-    segments: of the placement, with what ends the loops, and what has to be known in front of them for that. steps: what
-        each depends on, by its result.
+    segments: of the placement, with what ends the loops, and what has to be known in front of them for that. steps:
+        what each depends on, by its result.
     pointwise: axes of the grid along which every value is computed element by element: no operator mixes positions
         along them, no loop ends by a mask that depends on them, and nothing is read that other instances may write.
         Computed over the whole of such an axis at once, each element is what it is in the tile of its own instance.
