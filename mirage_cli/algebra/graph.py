@@ -93,9 +93,9 @@ class Decomposition:
     """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
 
     products: the type in which the program multiplies under a Σ, where it does; float32, where it does in several.
-    precise: classes that are float32 though the program names them, as it does those of internal and of promoted
-    values that are no casts of 16 bits. exact: those whose products are. rounded: the others that are of 16 or 8 bits
-    in the program.
+    precise: classes that are float32 though the program names them, as it does those of internal values, of promoted
+    ones that are no casts of 16 bits, and of those that are added back. exact: those whose products are. rounded: the
+    others that are of 16 or 8 bits in the program.
     forms: of each of the program's values; two where its exponentials are safe and, for the sake of an output that is
     as large as they are, as written. names: what the program calls a form, and own: where that is the value as the
     program computes it. cuts: how many nodes were left out, by reason.
@@ -124,7 +124,8 @@ class Decomposition:
 
     @cached_property
     def precise(self) -> frozenset[Form]:
-        values = (self.program.exact() | self.program.promoted()) - self.program.widened() | self.program.internals
+        p = self.program
+        values = (p.exact() | p.promoted()) - p.widened() | p.added_back() | p.internals
         return frozenset(f for v in values for f in self.forms[v])
 
     @cached_property

@@ -463,7 +463,7 @@ def _fetchable(
     sizes, late = dict(axes), _written_in_front(graph, kernel)
     first, *others = place(kernel).segments
     loop = next((s for s in others if isinstance(s, Loop)), None)
-    if loop is not None and (len(loop.dims) != 1 or limits(kernel, loop)):
+    if loop is not None and (len(loop.dims) != 1 or any(not x.steady for x in limits(kernel, loop))):
         loop = None
     return _inputs(graph, first, late, sizes), loop, _inputs(graph, loop, late, sizes) if loop else ()
 

@@ -11,7 +11,7 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Kind, Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import in_a_row
+from mirage_cli.ir.access import FARTHEST, in_a_row
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
@@ -93,6 +93,10 @@ class _Bounds:
         self.behind_gap: dict[str, bool] = {}
         for x in limits:
             least, most = _reach(k, x.limit)
+            if x.steady:
+                works = _most(_least(nodes.Plus(most, 1), Number(1)), Number(0))  # 1 or 0
+                self.ends.append(nodes.Sum(0, ((FARTHEST, works),)))
+                continue
             if x.unless is None:
                 (self.begins if x.lower else self.ends).append(least if x.lower else nodes.Plus(most, 1))
                 (self.below if x.lower else self.above).append(most if x.lower else least)
@@ -251,6 +255,6 @@ def longest_last(limits: Mapping[Loop, Sequence[Limit]]) -> set[str]:
         for limit in found
         for x in limit.all
         for (kind, name), c in x.limit.terms
-        if kind == "index" and c > 0
+        if kind == "index" and c > 0 and not x.steady
     }
     return {d for lower, d in grows if not lower and (True, d) not in grows}

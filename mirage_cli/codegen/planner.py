@@ -207,7 +207,7 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
         ahead=fetched_ahead(graph, kernel, own, sizes),
         boxes=boxes,
         streamed=frozenset[str]().union(*(streamed(g, k, own, sizes) for g, k in phases)),
-        limits={x: limits(kernel, x) for x in scheduled.placement.loops},
+        limits={x: tuple(_known_in_front(some, x, limits(kernel, x))) for x in scheduled.placement.loops},
         specialized=specialized(graph, kernel, own, sizes),
         narrowed=_narrowed(scheduled),
         leading=leading(graph, kernel, own, sizes) if others.releases and not over.at_once else None,
@@ -300,6 +300,14 @@ def _fixed_positions(k: ScheduledKernel) -> list[Statement]:
     """The positions along the dimensions that no loop walks."""
     at = starts(k)
     return [positions(k, d, at[d]) for role in ("grid", "tile") for d in k.kernel.with_role(role)]
+
+
+def _known_in_front(some: Sequence[Unit], loop: Loop, found: Sequence[Limit]) -> Iterator[Limit]:
+    """The limits of a loop but for those by what is loaded behind it."""
+    loaded = {x.out for x in some[: some.index(loop)] if isinstance(x, Load)}
+    for x in found:
+        if not x.steady or all(name in loaded for kind, name in x.leaves if kind == "value"):
+            yield x
 
 
 def _narrowed(k: ScheduledKernel) -> dict[str, str]:

@@ -67,7 +67,7 @@ def _may_be(graph: MuGraph, kernel: Kernel, d: str) -> bool:
     looked_up = any(d in dims_of(x.access) for x in kernel.lookups)
     stored = any(d in s.dims for s in kernel.stores)
     dynamic = any(r.dim == d for r in graph.dynamic)
-    limited = any(limits(kernel, x) for x in place(kernel).loops)
+    limited = any(not x.steady for loop in place(kernel).loops for x in limits(kernel, loop))
     return all(OPS[e.op].joins == "add" for e in reduced) and not (looked_up or stored or dynamic or limited)
 
 

@@ -454,6 +454,29 @@ class Program:
                 found.add(e.out)
         return self.unrounded(found)
 
+    def added_back(self) -> frozenset[str]:
+        """What elementwise operators make of a computed value that is added to it again, as of z in z - softplus(z):
+        where z is 500, PyTorch's two terms are rounded alike and cancel. One that is rounded to 16 bits beside one that
+        is not would leave the rounding error."""
+        place = {e.out: n for n, e in enumerate(self.eqns)}
+        made_of = [0] * len(self.eqns)  # bits: the places of what elementwise operators make each value of
+        found = set[str]()
+        for n, e in enumerate(self.eqns):
+            if OPS[e.op].kind != "elementwise" or e.type != "float":
+                continue
+            own = [place[v] for v in e.values if v in place]
+            for m in own:
+                made_of[n] |= made_of[m] | 1 << m
+            if len(OPS[e.op].linear) == 2:
+                pairs = [(x, y) for x in own for y in own if made_of[y] >> x & 1]
+                found |= {
+                    self.eqns[m].out
+                    for x, y in pairs
+                    for m in range(x + 1, y + 1)
+                    if (m == y or made_of[y] >> m & 1) and made_of[m] >> x & 1 and not cast_of(self.eqns[m])
+                }
+        return frozenset(found)
+
     def decisive(self) -> frozenset[str]:
         """What decisions are made of, but for what floating-point sums lie between: masks, integers and float8 as
         outputs, and arguments of functions that jump. Where such a value is half-way between two results, its last bit

@@ -3,7 +3,8 @@
 In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
 comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator; so
-is what a true one does, in `where(index(s) > index(q), -inf, A)`.
+is what a true one does, in `where(index(s) > index(q), -inf, A)`. A mask that does not depend on the loop's position,
+`where(index(m) < L, dot(A, B, k), 0)`, leaves all of the loop out of program instances in which it holds nowhere.
 
 A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
 their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
@@ -67,6 +68,7 @@ class Limit:
 
     unless: another one, beyond which the position has to be too for an iteration to change nothing: of
     `index(s) > index(q) - 512 or index(s) < 4`, say.
+    steady: the mask does not depend on the position, and is `holds` where `limit` is at least 0.
     """
 
     mask: str
@@ -74,6 +76,7 @@ class Limit:
     limit: Linear
     holds: bool = True
     unless: Limit | None = None
+    steady: bool = False
 
     @property
     def all(self) -> tuple[Limit, ...]:
@@ -103,7 +106,22 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     others = sorted((x for x in some if x not in found), key=lambda x: not x.lower)
     pairs = [(x, y) for x, y in combinations(others, 2) if x.mask != y.mask]
     joined = [(x, y) for x, y in pairs if idle(loop, {x.mask: not x.holds, y.mask: not y.holds})]
-    return (*found, *(replace(x, unless=y) for x, y in joined))
+    outside = [e for e in kernel.body if OPS[e.op].order and e not in loop.steps]
+    steady = [x for e in outside for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
+    kept_out = [x for x in steady if _in_vain(kernel, loop, {x.mask: not x.holds})]
+    return (*found, *(replace(x, unless=y) for x, y in joined), *kept_out)
+
+
+def _in_vain(kernel: Kernel, loop: Loop, masks: Mapping[str, bool]) -> bool:
+    """Whether a loop changes nothing where these masks are that everywhere, or nothing that is stored."""
+    known = {mask: float(says) for mask, says in masks.items()}
+    for e in kernel.body:
+        if e.type == "bool" and e not in loop.steps and e.out not in known and (x := known_value(e, known)) is not None:
+            known[e.out] = x
+    says = {mask: bool(x) for mask, x in known.items()}
+    return idle(loop, says) or _needed_of(kernel.body, {s.value for s in kernel.stores}, says).isdisjoint(
+        name for name, _ in loop.accumulators
+    )
 
 
 class Visited(NamedTuple):
@@ -138,7 +156,9 @@ def visited(
     for x in known:
         some = (y.limit for y in x.all)
         ends = [np.asarray(y.constant + sum(c * at[leaf] for leaf, c in y.terms), np.float64) for y in some]
-        if x.parts:
+        if x.steady:
+            last = np.where(ends[0] < 0, 0, last)
+        elif x.parts:
             gap = gap or (ends[1] + 1, ends[0])
         elif x.lower:
             first = np.maximum(first, reduce(np.minimum, ends))
@@ -227,10 +247,21 @@ def needed(
     """The steps of a loop that still matter where these masks are that everywhere. also: values that do anyway. read:
     what is needed for an equation."""
     need = {name for name, _ in loop.accumulators} | {s.value for s in loop.stores} | {*also}
-    for step in reversed(loop.steps):
-        if isinstance(step, Eqn) and step.out in need:
-            branch = kept(step, masks)
-            need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(read(step))
+    return _needed_of([s for s in loop.steps if isinstance(s, Eqn)], need, masks, read)
+
+
+def _needed_of(
+    body: Sequence[Eqn],
+    roots: Collection[str],
+    masks: Mapping[str, bool],
+    read: Callable[[Eqn], Sequence[str]] = lambda e: e.values,
+) -> frozenset[str]:
+    """What these values are made of where the masks are that everywhere."""
+    need = {*roots}
+    for e in reversed(body):
+        if e.out in need:
+            branch = kept(e, masks)
+            need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(read(e))
     return frozenset(need)
 
 
@@ -252,13 +283,15 @@ class Left:
     """Partial results that a split kernel does not store for chunks that its masks leave nothing to do.
 
     kernel: the split one. dim: that it splits. chunk: the axis of its chunks. most: what the position along dim is at
-    most where there is work, all in axes of the partial results. reduction: what the accumulator comes from.
+    most where there is work, all in axes of the partial results. steady: what is not negative there. reduction: what
+    the accumulator comes from.
     """
 
     kernel: str
     dim: str
     chunk: str
     most: tuple[Index, ...]
+    steady: tuple[Index, ...]
     reduction: Eqn
 
     def identity(self, whole: bool) -> float:
@@ -268,7 +301,8 @@ class Left:
     def live(self, length: int, size: int) -> tuple[Index, ...]:
         """A chunk of this length stores where none of these is negative. size: of the split dimension."""
         chunk: dict[Atom, int] = {self.chunk: -length}
-        return tuple(index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
+        before_most = (index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
+        return *before_most, *self.steady
 
 
 @lru_cache(maxsize=256)
@@ -287,13 +321,14 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
         if len(loops) != 1 or loops[0].dims != (k.split,):
             continue
         ends = limits(k, loops[0])
-        most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]
-        if not ends or len(most) < len(ends) or any(x.unless for x in ends):
+        if not ends or any(x.unless or x.lower for x in ends):
             continue
         started = {name: e for e in k.body for name, _ in loops[0].accumulators if e.out == name}
-        known = [i for i in most if i is not None]
-        if len(known) == len(most) and all(_says(s, known, k, graph) and s.value in started for s in k.stores):
-            found |= {s.buffer: Left(k.name, k.split, k.chunk, tuple(known), started[s.value]) for s in k.stores}
+        known = [(i, x.steady) for x in ends if (i := _index_of(x.limit, k, graph)) is not None]
+        says = [i for i, _ in known]
+        if len(known) == len(ends) and all(_says(s, says, k, graph) and s.value in started for s in k.stores):
+            most, steady = (tuple(i for i, x in known if x is of) for of in (False, True))
+            found |= {s.buffer: Left(k.name, k.split, k.chunk, most, steady, started[s.value]) for s in k.stores}
     return found
 
 
@@ -346,6 +381,8 @@ class _Reader:
         if not holds:  # x > 0 is 1 - x <= 0
             zero_at_most = ONE.plus(zero_at_most, -1)
         factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
+        if not factor:
+            return Limit(e.out, False, zero_at_most.scaled(-1), holds, steady=True) if zero_at_most.terms else None
         if abs(factor) != 1:
             return None
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)

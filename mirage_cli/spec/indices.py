@@ -78,9 +78,9 @@ class IndexReader:
         x = self.scope.name(of)
         t = self.scope.builder.known[x] if isinstance(x, str) else None
         if not isinstance(t, Tensor):
-            raise self.scope.fail(
-                of, f"{of.id} is no input; an index is computed of axes, numbers and integer inputs alone"
-            )
+            known = "an index is computed of axes, numbers and integer inputs alone"
+            hint = f"of a short table, sum(where(index(a) == {of.id}, table, 0), a) is the entry that a result names"
+            raise self.scope.fail(of, f"{of.id} is no input; {known}; {hint}")
         if tensor_type(t) != "int":
             hint = f"inputs: {of.id}: {{dims: [{', '.join(t.dims)}], dtype: int32, below: AXIS}}"
             raise self.scope.fail(of, f"{of.id} is {t.dtype}, and an index is an integer; {hint}")

@@ -363,13 +363,15 @@ class _Reader(Document):
         return 0
 
     def multiplied(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes, with those of products worked out."""
+        """The sizes, with those of products worked out, of which each may have those in front of it; more than MAX_SIZE
+        stands for all that is."""
         found = dict(sizes)
         for name, factors in self.products.items():
-            found[name] = math.prod(found.get(x, 0) or _number(x) for x in factors)
+            found[name] = min(MAX_SIZE + 1, math.prod(found.get(x, 0) or _number(x) for x in factors))
         return found
 
     def check_products(self, node: yaml.MappingNode, sizes: Mapping[str, int]) -> None:
+        behind = {*self.products}
         for key, value in self.entries(node):
             for x in self.products.get(str(key.value), ()):
                 if x not in sizes and not _number(x):
@@ -378,9 +380,12 @@ class _Reader(Document):
                     if x == str(value.value):
                         form, named = f"the size of {key.value} is a positive integer, not {x!r}", False
                     self.at(value, no_axis(x, sizes) if named else form, x, sizes)
-                elif x in self.products or x in self.dynamic:
-                    kind = "a product itself" if x in self.products else "dynamic"
-                    self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
+                elif x in behind:
+                    known = "axes that have a number, and of products in front of it"
+                    self.at(value, f"{x} is a product that is not in front: a size is a product of {known}")
+                elif x in self.dynamic:
+                    self.at(value, f"{x} is dynamic: a size is a product of axes that have a number")
+            behind.discard(str(key.value))
             if self.multiplied(sizes)[str(key.value)] > MAX_SIZE:
                 self.at(value, f"the size of {key.value} is at most {MAX_SIZE}")
 

@@ -356,14 +356,24 @@ class _Step:
         return _Step(None if None in contents else REMEMBERED.number((*said, contents)), operands, axes)
 
 
-def _ends(kernel: Kernel, loop: Loop) -> Ends:
-    return tuple(tuple((y.mask, y.holds) for y in x.all) for x in limits(kernel, loop))
+def _ends(kernel: Kernel, loop: Loop) -> tuple[Ends, tuple[Load | Eqn, ...]]:
+    """The masks that end a loop, and the steps that those are made of which do not depend on its position."""
+    found = limits(kernel, loop)
+    needed = {x.mask for x in found if x.steady}
+    cone: list[Load | Eqn] = []
+    for e in reversed(kernel.body):
+        if e.out in needed:
+            needed |= {*e.values}
+            cone.append(e)
+    cone += [x for x in kernel.loads if x.out in needed]
+    return tuple(tuple((y.mask, y.holds) for y in x.all) for x in found), tuple(reversed(cone))
 
 
 class _Shared:
     """A kernel and what its program instances have in common.
 
-    segments: of the placement, with what ends the loops. steps: what each depends on, by its result.
+    segments: of the placement, with what ends the loops, and what has to be known in front of them for that. steps:
+        what each depends on, by its result.
     pointwise: axes of the grid along which every value is computed element by element: no operator mixes positions
         along them, no loop ends by a mask that depends on them, and nothing is read that other instances may write.
         Computed over the whole of such an axis at once, each element is what it is in the tile of its own instance.
@@ -373,7 +383,7 @@ class _Shared:
         self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
     ) -> None:
         self.kernel = kernel
-        self.segments = [(x, _ends(kernel, x) if isinstance(x, Loop) else ()) for x in placement.segments]
+        self.segments = [(x, *(_ends(kernel, x) if isinstance(x, Loop) else ((), ()))) for x in placement.segments]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
         self.pointwise = self._pointwise()
 
@@ -381,7 +391,7 @@ class _Shared:
         if {*self.kernel.read} & {s.buffer for s in self.kernel.stores}:
             return frozenset()
         mixed = {d for e in self.kernel.body if e.op != "index" for d in e.acts_on}
-        masks = {mask for _, ends in self.segments for some in ends for mask, _ in some}
+        masks = {mask for _, ends, _ in self.segments for some in ends for mask, _ in some}
         mixed |= {d for mask in masks for d in self.kernel.value_dims[mask]}
         return frozenset(self.kernel.with_role("grid")) - mixed
 
@@ -404,9 +414,11 @@ class _Instances:
 
     def run(self) -> None:
         env: dict[str, Any] = {}
-        for segment, ends in self.shared.segments:
+        for segment, ends, first in self.shared.segments:
             if isinstance(segment, Loop):
-                self.loop(segment, ends, env)
+                known = dict(env)
+                self.straight(tuple(x for x in first if x.out not in env), (), known, self.window)
+                env |= self.loop(segment, ends, known)
             else:
                 self.straight(segment.steps, segment.stores, env, self.window)
 
@@ -506,7 +518,8 @@ class _Instances:
         ranges = {d: self.range(d, window) for d in s.dims}
         return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], tables)
 
-    def loop(self, loop: Loop, ends: Ends, env: dict[str, Any]) -> None:
+    def loop(self, loop: Loop, ends: Ends, env: Mapping[str, Any]) -> dict[str, Any]:
+        """Its accumulators."""
         degrees = {name: dict(d) for name, d in loop.accumulators}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
@@ -533,7 +546,7 @@ class _Instances:
                 accumulators = {name: self.either(works, x, before[name]) for name, x in accumulators.items()}
             for s in loop.stores:
                 self.store(s, inner, window)
-        env.update(accumulators)
+        return accumulators
 
     def joined(self, op: str, old: Any, value: Any) -> Any:
         return self.once(("join", op), (old, value), lambda: self.semantics.join(op, old, value))

@@ -199,6 +199,93 @@ def test_whole_tiles_need_no_mask_and_long_rows_go_first(mask: str) -> None:
     assert "the longest loops first" in body
 
 
+# -- loops that are left out
+
+TILES = """\
+name: tiles
+dims: {e: 3, i: 512, j: 512, k: 512}
+inputs:
+  X: [e, i, k]
+  W: [e, k, j]
+  L: {dims: [e], dtype: int32, below: i}
+program: |
+  O = VALUE + 0 * L
+outputs:
+  O: [e, i, j]
+"""
+LEFT_OUT: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
+    "a triangle": ("where(index(i) >= index(j), dot(X, W, k), 0)", lambda i, j, n: i >= j),
+    "another value": ("where(index(i) + 3 > 2 * index(j), dot(X, W, k), 7)", lambda i, j, n: i + 3 > 2 * j),
+    "rows": ("where(index(i) < L, dot(X, W, k), 0)", lambda i, j, n: i < n),
+    "rows that are hidden": ("where(index(i) >= L, 0, dot(X, W, k))", lambda i, j, n: i < n),
+    "rows of an operand": ("dot(where(index(i) < L, X, 0), W, k)", lambda i, j, n: i < n),
+    "rows of a triangle": (
+        "where(index(i) < L and index(i) >= index(j), dot(X, W, k), 0)",
+        lambda i, j, n: (i < n) & (i >= j),
+    ),
+    "either": ("where(index(i) < L or index(j) < 4, dot(X, W, k), 0)", lambda i, j, n: (i >= 0) & (j >= 0)),
+    "both sides": ("where(index(i) < L, dot(X, W, k), dot(X, W, k) * 2)", lambda i, j, n: (i >= 0) & (j >= 0)),
+}
+NOT_LEFT_OUT = {"either", "both sides"}
+
+
+@cache
+def tiled(value: str) -> tuple[Program, MuGraph]:
+    """The best μGraph of one kernel without chunks."""
+    program = parse_spec(TILES.replace("VALUE", value)).at()
+    found = search_program(program, H200, Options())
+    return program, next(p.graph for p in found.plans if len(p.graph.kernels) == 1 and not p.graph.kernels[0].split)
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_loops_without_any_use_are_left_out(what: str) -> None:
+    """The kernel is right, and of a tile that its mask empties reads nothing: NaN there changes nothing."""
+    value, holds = LEFT_OUT[what]
+    program, graph = tiled(value)
+    small = program.resized({"e": 3, "i": 70, "j": 75, "k": 33})
+    schedule = reduced_schedule(graph.resized(small.sizes), first_schedules(graph, H200, 1)[0])
+    source = kernels_source(graph.resized(small.sizes), schedule)
+    assert ("end_k" in source) == (what not in NOT_LEFT_OUT), source
+    module = load_export(source)
+    names: dict[str, object] = {"torch": torch}
+    exec(torch_source(small), names)
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = [poison(torch.empty((3, 70, 75), dtype=torch.float16))]
+        module.launch(inputs, outputs, module.make_scratch("cpu"))
+        return outputs
+
+    eager: Any = names["reference"]
+    verdict = judge(small, run, eager, distributions=["normal", "large"], at_once=at_once)
+    assert verdict.ok, f"{verdict}\n{source}"
+    if what in NOT_LEFT_OUT:
+        return
+    tile = dict(schedule.kernels[graph.kernels[0].name].tiles)
+    lengths = torch.tensor([0, 1, 40], dtype=torch.int32)
+    i, j = np.ogrid[:70, :75]
+    work = np.stack([np.broadcast_to(holds(i, j, n), (70, 75)) for n in lengths.tolist()])
+    empty = [row for row in range(0, 70, tile["i"]) if not work[:, row : row + tile["i"]].any()]
+    X, W = torch.randn(3, 70, 33).half(), torch.randn(3, 33, 75).half()
+    if empty:
+        X[:, empty[0] : empty[0] + tile["i"]] = torch.nan
+    (output,) = run([X, W, lengths])
+    assert not output.isnan().any()
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_loops_that_are_left_out_are_not_expected_to_take_time(what: str) -> None:
+    """The part of the instances that have a loop: at so many positions and lengths as `visited` samples."""
+    value, holds = LEFT_OUT[what]
+    program, graph = tiled(value)
+    (kernel,) = graph.kernels
+    (loop,) = place(kernel).loops
+    at = np.linspace(0, 511, 17)
+    work = holds(at[:, None, None], at[:, None], at)
+    expected = 1.0 if what in NOT_LEFT_OUT else np.broadcast_to(work, (17, 17, 17)).mean()
+    integers = {x.out: t for x in kernel.loads for t in program.inputs if t.name == x.buffer}
+    assert visited(limits(kernel, loop), loop.dims, program.sizes, integers).mean == pytest.approx(expected)
+
+
 # -- what masks leave of products
 
 H, Q, S, D, E = 3, 24, 20, 5, 7

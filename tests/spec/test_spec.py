@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -182,8 +183,20 @@ def test_a_size_is_that_of_another_axis() -> None:
     text = written("O = dot(X, rename(X, m=n), k)", "O[m,n]", "X[m,k]", dims="{m: 4, n: m, k: 8}")
     assert parse_spec(text).at({"m": 7}).sizes["n"] == 7
     assert mistakes(text.replace("n: m", "n: rows")) == ["the size of n is a positive integer, not 'rows'"]
-    own = "n is a product itself: a size is a product of axes that have a number"
-    assert mistakes(text.replace("n: m", "n: n")) == [own]
+    own = (
+        "n is a product that is not in front: a size is a product of axes that have a number, and of products in front"
+    )
+    assert mistakes(text.replace("n: m", "n: n")) == [f"{own} of it"]
+
+
+def test_a_size_is_that_of_a_product_in_front() -> None:
+    dims = "{m: 4, h: 2, k: 3*h, e: k, w: 2*e}"
+    spec = parse_spec(written("O = X + sum(Y, e, w)", "O[m,k]", "X[m,k] Y[e,w]", dims=dims))
+    assert {"k": 6, "e": 6, "w": 12}.items() <= spec.at().sizes.items()
+    assert spec.at({"h": 5}).sizes["w"] == 30
+    squares = ", ".join(f"{b}: {a}*{a}" for a, b in pairwise("abcdefg"))
+    found = mistakes(written("O = X", "O[m]", "X[m]", dims="{m: 4, a: 65536, " + squares + "}"))
+    assert found == [f"the size of {x} is at most 1099511627776" for x in "cdefg"]
 
 
 def test_sizes_of_an_override_are_checked() -> None:
