@@ -20,8 +20,8 @@ from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
-from mirage_cli.tune.measure import Candidate, Failure, Problem
+from mirage_cli.tune.interpreted import Interpreter, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.measure import Candidate, Failure, Judged, Problem
 from mirage_cli.tune.price import bottlenecks
 from mirage_cli.tune.space import first_schedules, roomier
 from mirage_cli.verify.rings import mugraph_at, program_at
