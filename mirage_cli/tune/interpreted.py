@@ -27,7 +27,7 @@ from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.measure import Judged
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.verify.axisclasses import AxisClasses, counted
-from mirage_cli.verify.rings import mugraph_at, without_rings
+from mirage_cli.verify.rings import reduced_to, without_rings
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -206,7 +206,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     distinct = distinct_positions(graph.inputs)
     read = (*lowered.accesses(), *graph.accesses())  # the μGraph lacks axes that only the program reads along
     large = large_enough(sizes, read, graph.sizes, lambda d: root.get(d, d), distinct=distinct)
-    short = mugraph_at(graph, large)
+    short = reduced_to(graph, large)
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 
