@@ -53,7 +53,7 @@ class GpuJudge:
             self.program = program
         standard = Standard(program.tolerance, longest_sum(program), overflow_like_eager)
         judged = self.worker.judge(Candidate("judged", source, timeout_s=LIMIT_S), standard)
-        return Judged(False, 0.0, 0.0, str(judged)) if isinstance(judged, Failure) else judged
+        return Judged(False, problem=str(judged)) if isinstance(judged, Failure) else judged
 
 
 @dataclass

@@ -72,12 +72,18 @@ def decompose(
                 d.cuts["what decisions are made of"] += 1
         elif not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
             nodes = [*nodes, *_algebra_nodes(d, form, nodes)]
-        elif not nodes or (not own_algebra_only and all(n.moved for n in nodes) and not deadline()):
+        elif _needs_memory(d, nodes) or (not own_algebra_only and all(n.moved for n in nodes) and not deadline()):
             nodes = [*nodes, *islice(_algebra_nodes(d, form, nodes), 1)]
         d.nodes[form] = _writable_nodes(d, form, nodes)
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
     return d
+
+
+def _needs_memory(d: Decomposition, nodes: Iterable[Node]) -> bool:
+    """Whether each of these reads at other places what need not lie in memory: the program as written stores no masks
+    and, but for reductions, no whole numbers."""
+    return all(any(d.type_of(f) != "float" and not d.is_input(f) for f in n.moved) for n in nodes)
 
 
 def _writable_nodes(d: Decomposition, form: Form, nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -15,6 +15,7 @@ import typer
 
 from mirage_cli.cli.shared import command, err
 from mirage_cli.errors import MirageError, TraceError
+from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,8 @@ def trace(
 ) -> None:
     """Write the specs of a PyTorch function or module.
 
-    The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
+    The example inputs are what NAME_inputs() of the file returns, or --input. The file is run. A spec that is there is
+    not overwritten.
     """
     made, name = model_of(what, shapes)
     texts = {r.graph.text(): r for r in made.regions}
@@ -49,9 +51,11 @@ def trace(
         if folder is None:
             sys.stdout.write("---\n" * (i > 0) + text)
         else:
+            path = folder / f"{name}_{i}.yaml"
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{name}_{i}.yaml").write_text(text, encoding="utf-8")
-            sys.stdout.write(f"{folder / f'{name}_{i}.yaml'}\n")
+            if not path.is_file() or path.read_bytes() != text.encode():
+                write_text(path, text)
+            sys.stdout.write(f"{path}\n")
     if not texts:
         raise TraceError(what, "nothing in it is a program")
 

@@ -217,9 +217,8 @@ def judged(
     numeric = judge_small(interpreter, program, written.graph, written.schedule)
     if not numeric.ok:
         return False, f"floating point, in the interpreter: {numeric.problem}"
-    error = f"error {numeric.error:.1e}" if numeric.error is not None else "overflows like eager PyTorch"
     other = "; the stored text is not what this version writes" if written.differs else ""
-    return True, f"{written.verdict.claim}; {error} at small sizes{other}"
+    return True, f"{written.verdict.claim}; {numeric.error_text} at small sizes{other}"
 
 
 def judge_files(program: Program, folder: Path, seed: int, gpu: Target | None) -> Iterator[Answer]:

@@ -16,7 +16,7 @@ def _call(inputs):
     """Runs plain inputs. All else is checked, and then runs as a torch operator."""
     plain = _is_plain(inputs)
     if not plain:
-        _check(inputs)@tables@
+        _check(inputs)@trained@@tables@
     if not plain:
         return torch.ops.mirage.@operator@(*inputs)
     result = _run(*inputs)
@@ -245,6 +245,12 @@ def _tables(@size_names@):
 CHECKED_TABLES = """
     if os.environ.get("MIRAGE_CHECK_TABLES") and not _is_compiling():  # calls like an earlier one do not come here
         _check_tables(inputs)"""
+
+TRAINED = """
+        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+            message = "no gradient passes through the change of @changed@ in place: call this under torch.no_grad()"
+            raise NotImplementedError(message)"""
+"""What a call asks in front of the operator where it changes inputs: PyTorch would lose their gradients in silence."""
 
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"

@@ -23,6 +23,7 @@ from mirage_cli.codegen.exported_text import (
     COMPILE_BESIDE_STATE,
     INTO,
     TABLES,
+    TRAINED,
     WRITE,
 )
 from mirage_cli.codegen.globals import without_global
@@ -103,6 +104,7 @@ def public_values(
         "out": "a tensor" if results == 1 else f"a tuple of {results} tensors",
         "sizes_of_inputs": sizes_of_inputs,
         "register_out": _registered(program, f"{operator}_out", "_write", out=True),
+        "trained": TRAINED.replace("@changed@", changed_text(program)) * bool(program.changed),
         "tables": CHECKED_TABLES * bool(tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(results, 2)],
     }
@@ -170,5 +172,10 @@ def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
 def interface(program: Program) -> str:
     """Inputs -> outputs, as text."""
     inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.results))
-    changed = ", ".join(t.name for t in program.inputs if t.name in program.changed)
+    changed = changed_text(program)
     return f"{inputs} -> {outputs or 'nothing'}" + (f"; changes {changed}" if changed else "")
+
+
+def changed_text(program: Program) -> str:
+    """The inputs that change in place."""
+    return ", ".join(t.name for t in program.inputs if t.name in program.changed)

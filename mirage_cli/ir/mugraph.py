@@ -13,7 +13,7 @@ from the roles (`ir.placement`). A library kernel is one `dot` of two tensors in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -136,6 +136,15 @@ class Kernel:
             stores=tuple(replace(s, access=tuple(i.within(indices) for i in s.access)) for s in self.stores),
         )
 
+    def with_indices(self, put: Callable[[Index], Index]) -> Kernel:
+        """The same kernel with other indices wherever it has some."""
+        return replace(
+            self,
+            loads=tuple(replace(x, access=tuple(map(put, x.access))) for x in self.loads),
+            body=tuple(e.with_indices(put) for e in self.body),
+            stores=tuple(replace(s, access=tuple(map(put, s.access))) for s in self.stores),
+        )
+
     def needed_loads(self, body: Iterable[Eqn], stores: Iterable[Store]) -> tuple[Load, ...]:
         """Those that some of its equations and stores need."""
         used = {v for e in body for v in e.values} | {s.value for s in stores}
@@ -252,6 +261,9 @@ class MuGraph:
         dims = resized_dims(self.dims, self.merged, sizes)
         inputs = tuple(t.resized(self.sizes, dict(dims), self.dynamic) for t in self.inputs)
         return replace(self, dims=dims, inputs=inputs).with_aligned_rows()
+
+    def with_indices(self, put: Callable[[Index], Index]) -> MuGraph:
+        return replace(self, kernels=tuple(k.with_indices(put) for k in self.kernels))
 
     def with_aligned_rows(self) -> MuGraph:
         """The same with its buffers as they lie in memory. Those that a library reads or writes have no gaps between

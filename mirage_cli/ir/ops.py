@@ -336,6 +336,26 @@ def tanh(x):
     near = x + x * z * (near * z - 3.33332819422e-1)
     return tl.where(tl.abs(x) < 0.625, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 """.strip()
+ERFC = """
+@triton.jit
+def erfc(x):
+    # Cephes (Moshier): beyond 1, exp(-x * x) times a polynomial of 1 / x
+    size = tl.minimum(tl.abs(x), 30.0, propagate_nan=tl.PropagateNan.ALL)
+    inverse = tl.div_rn(1.0, tl.maximum(size, 1.0))
+    z = inverse * inverse
+    near = ((2.326819970068386e-2 * z - 1.387039388740657e-1) * z + 3.687424674597105e-1) * z - 5.824733027278666e-1
+    near = ((near * z + 6.210004621745983e-1) * z - 4.944515323274145e-1) * z + 3.404879937665872e-1
+    near = (near * z - 2.741127028184656e-1) * z + 5.638259427386472e-1
+    far = ((1.297719955372516e1 - 1.047766399936249e1 * z) * z - 7.495518717768503) * z + 2.921019019210786
+    far = ((far * z - 1.015265279202700) * z + 4.218463358204948e-1) * z - 2.820767439740514e-1
+    far = far * z + 5.641895067754075e-1
+    # exp of the square of the first bits of x, which is exact, less a multiple of log(2); and of what these bits leave
+    head = tl.cast(tl.cast(tl.cast(size, tl.float32), tl.int32, bitcast=True) & -4096, tl.float32, bitcast=True)
+    twos = tl.floor(head * head * 1.4426950408889634 + 0.5)
+    rest = (head - size) * (head + size) - ((head * head - twos * 0.693359375) + twos * 2.12194440e-4)
+    tail = tl.exp2(-twos) * (tl.exp(rest) * (inverse * tl.where(size < 2.0, near, far)))
+    return tl.where(tl.abs(x) < 1.0, 1.0 - tl.erf(x), tl.where(x < 0.0, 2.0 - tail, tail))
+""".strip()
 ATAN = """
 @triton.jit
 def atan(x):
@@ -509,6 +529,9 @@ _ROWS = [
        whole=lambda x, y: (min(x[0], y[0]), min(x[1], y[1]))),
     _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=28.0, zero="all", result="float",
            known="fn", growth="fresh", assignable=True),
+    _unary("erfc", "1 - erf(x), exact where it is small", lambda x: np.vectorize(math.erfc, otypes=[np.float64])(x),
+           "erfc({0})", "torch.erfc({0})", flops=110.0, result="float",
+           known="fn", growth="fresh", assignable=True, helper=ERFC),
     _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=25.0, zero="all", result="float",
            known="fn", growth="fresh", assignable=True),
     _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=25.0, result="float",

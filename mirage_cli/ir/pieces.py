@@ -52,8 +52,7 @@ class _Pieces(Rewriter):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.made: dict[tuple[str, str], str] = {}
-        fixed = {name for name, _ in program.merged} | {r.dim for r in program.dynamic}
-        self.whole = {d: p for d, n in program.dims if d not in fixed and (p := pieces_of(n))}
+        self.whole = {d: p for d, n in program.dims if d not in self.fixed and (p := pieces_of(n))}
         self.again = _summed_again(program)
 
     def of(self, e: Eqn) -> Iterable[Eqn]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -27,7 +27,7 @@ from mirage_cli.ir.access import (
     nested,
     plain,
 )
-from mirage_cli.ir.access_text import parse_index, substitution
+from mirage_cli.ir.access_text import parse_index, substitution, substitution_text
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
@@ -213,6 +213,13 @@ class Eqn:
     def spans(self) -> frozenset[str]:
         """The axes of its result and of all that it reduces. What is read elsewhere is read once for each place."""
         return frozenset(self.dims if self.names else (*self.dims, *self.acts_on))
+
+    def with_indices(self, put: Callable[[Index], Index]) -> Eqn:
+        """The equation with other indices, where it reads its argument or counts positions by some."""
+        if self.place:
+            return replace(self, axes=(str(put(self.place)),))
+        names = {a: put(i) for a, i in self.names.items()}
+        return replace(self, axes=substitution_text(names)) if names else self
 
     def __str__(self) -> str:
         inside = ", ".join(number_text(a) if not isinstance(a, str) else a for a in self.args)
@@ -400,6 +407,11 @@ class Program:
         given = {t.name: t for t in inputs}
         parts = tuple(replace(p, tensor=given.get(p.tensor.name, p.tensor)) for p in self.parts)
         return replace(self, dims=dims, inputs=inputs, parts=parts)
+
+    def with_indices(self, put: Callable[[Index], Index]) -> Program:
+        """The program with other indices wherever it has some."""
+        parts = tuple(replace(p, access=tuple(map(put, p.access))) for p in self.parts)
+        return replace(self, eqns=tuple(e.with_indices(put) for e in self.eqns), parts=parts)
 
     def only(self, names: Iterable[str]) -> Program:
         """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""

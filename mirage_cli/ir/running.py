@@ -46,12 +46,8 @@ def in_scans(program: Program, long: int = LONG) -> Program | None:
     """A lowered program with its reductions up to each position as scans have them, by blocks along axes with more
     positions than `long`; None where that is the program."""
     found = _Running(program, long)
-    eqns = tuple(made for e in program.eqns for made in found.of(e))
-    if eqns == program.eqns:
-        return None
-    made = found.program_of(eqns)
-    made = replace(made, internals=(program.internals | found.sums) & {e.out for e in made.eqns})
-    return _stored_by_blocks(made, found.stored)
+    made = found.rewritten()
+    return made and _stored_by_blocks(made, found.stored)
 
 
 def pairs_of(program: Program) -> tuple[tuple[str, str], ...]:

@@ -116,15 +116,19 @@ def first_results(
             made[i] = Unfinished(about(session, program), TOO_LATE)
         else:
             if behind is not None and expected[behind] > 0:
-                ahead(session, programs[behind][0], found[behind])
+                found[behind] = ahead(session, programs[behind][0], found[behind])
             made[i] = finish(session, program, text, x, each_s)
     return [made[i] for i in range(len(programs))]
 
 
-def ahead(session: Session, program: Program, found: Found | Failed) -> None:
-    """Compiles for a program while the one in front of it is tuned."""
+def ahead(session: Session, program: Program, found: Found | Failed) -> Found | Failed:
+    """Compiles for a program while the one in front of it is tuned: one whose kernels fail costs that one nothing."""
     if isinstance(found, Found):
-        compile_ahead(session, program, {p.id: p.graph for p in found.plans}, found.as_written)
+        try:
+            compile_ahead(session, program, {p.id: p.graph for p in found.plans}, found.as_written)
+        except Exception as error:  # told in the program's own result
+            return Failed.of(error)
+    return found
 
 
 def why_none(result: Result) -> str:

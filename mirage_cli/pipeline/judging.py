@@ -83,7 +83,7 @@ def judge_kernel(program: Program, text: str, seed: int, target: Target | None) 
     net = "floating point, in the interpreter"
     if not judged.ok:
         return {**asdict(judged), "net": net, "claim": f"refused by {net}", "detail": judged.problem}
-    claim = f"compared in {net}: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
+    claim = f"compared in {net}: {judged.error_text}"
     if judged.excused:
         claim += f"; {judged.excused} places overflow, as in eager PyTorch"
     return {**asdict(judged), "net": net, "claim": claim, "detail": claim}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -67,12 +66,12 @@ def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
 
 
 def compile_ahead(session: Session, program: Program, graphs: Mapping[str, MuGraph], as_written: str) -> None:
-    """Has the first kernels compiled that tuning is going to ask for, where it does, while other work is done."""
+    """Has the first kernels compiled that tuning is going to ask for, where it does, while other work is done. What it
+    raises, tuning would raise too: it is told in the program's result, as what a search raises is."""
     from mirage_cli.pipeline.tuning import first_kernels
 
     if session.measures:
-        with suppress(Exception):  # told in the program's own result
-            first_kernels(session, program, graphs, as_written)
+        first_kernels(session, program, graphs, as_written)
 
 
 def was_interrupted(found: Found | Failed) -> bool:

@@ -20,11 +20,11 @@ from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
-from mirage_cli.tune.measure import Candidate, Failure, Problem
+from mirage_cli.tune.interpreted import Interpreter, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.measure import Candidate, Failure, Judged, Problem
 from mirage_cli.tune.price import bottlenecks
 from mirage_cli.tune.space import first_schedules, roomier
-from mirage_cli.verify.rings import mugraph_at, program_at
+from mirage_cli.verify.rings import reduced_to
 
 WRONG = "wrong in the interpreter"
 SPILL_LIMIT_BYTES = 128
@@ -183,7 +183,7 @@ def check_offline(
 
 def judge_small(interpreter: Interpreter, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
     """A μGraph's kernels in the interpreter, at reduced sizes in reduced blocks."""
-    small = mugraph_at(graph, reduced_sizes(program, graph=graph))
+    small = reduced_to(graph, reduced_sizes(program, graph=graph))
     return judge_kernel(interpreter, program, small, reduced_schedule(small, schedule))
 
 
@@ -193,7 +193,7 @@ def judge_kernel(interpreter: Interpreter, program: Program, graph: MuGraph, sch
     source = kernels_source(graph, schedule)
     found: Judged | None = None
     for sizes in [{}, *some_dynamic_sizes(graph, schedule)]:
-        judged = interpreter.judge(program_at(program, graph.sizes | sizes), source, 0, True)
+        judged = interpreter.judge(reduced_to(program, graph.sizes | sizes), source, 0, True)
         if not judged.ok:
             where = ", ".join(f"{d}={n}" for d, n in sizes.items())
             return replace(judged, problem=f"at {where}: {judged.problem}" if where else judged.problem)

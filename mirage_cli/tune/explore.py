@@ -147,7 +147,7 @@ class Explorer:
         """Takes all schedules of a μGraph out of the race that multiply float32 on the matrix units, as one does whose
         error is too large, and has others compiled that multiply by float32 arithmetic. An error that is not finite is
         no rounding."""
-        if not math.isfinite(verdict.error):
+        if verdict.error is None:
             return
         g = refused.mugraph
         self.inexact.add(g)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from math import ceil, isfinite, prod
+from dataclasses import replace
+from math import ceil, prod
 from tempfile import TemporaryDirectory
 from typing import Any  # connection and modules of generated text
 
@@ -24,9 +24,10 @@ from mirage_cli.ir.running import pairs_of
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
+from mirage_cli.tune.measure import Judged
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.verify.axisclasses import AxisClasses, counted
-from mirage_cli.verify.rings import mugraph_at, without_rings
+from mirage_cli.verify.rings import reduced_to, without_rings
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -53,22 +54,6 @@ one after another (some four times as many at once, `tune.lanes`): up to the fir
 the second in parts."""
 SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
 """Elements of the space of one equation or of a tensor, and of one contraction, up to which that holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """ok, the errors on ordinary data (None where that of the kernel is infinite), and what went wrong otherwise.
-
-    excused: how many places were let pass because eager PyTorch overflows there too. distributions: by name what is
-    wrong on each, None where nothing is.
-    """
-
-    ok: bool
-    error: float | None
-    eager_error: float | None
-    problem: str | None = None
-    excused: int = 0
-    distributions: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
 
 
 def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = None) -> dict[str, int]:
@@ -221,7 +206,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     distinct = distinct_positions(graph.inputs)
     read = (*lowered.accesses(), *graph.accesses())  # the μGraph lacks axes that only the program reads along
     large = large_enough(sizes, read, graph.sizes, lambda d: root.get(d, d), distinct=distinct)
-    short = mugraph_at(graph, large)
+    short = reduced_to(graph, large)
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 
@@ -285,7 +270,7 @@ class Interpreter:
             except ChildKilled:
                 return self._ask(request)
         except (TimeoutError, ChildDied) as error:
-            return Judged(False, None, None, f"in the interpreter: {error}")
+            return Judged(False, problem=f"in the interpreter: {error}")
 
     def _ask(self, request: tuple[Program, str, int, bool]) -> Judged:
         """Raises TimeoutError, ChildDied."""
@@ -344,9 +329,6 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
 
         reference = dict_names["reference"]
         verdict = judge(program, run, reference, "cpu", seed, overflow_like_eager=overflow_like_eager, at_once=at_once)
+        return Judged.of(verdict.detail)
     except Exception as error:  # the border of the process: whatever the generated text raises is its failure
-        return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
-    excused = sum(j.excused for j in verdict.detail)
-    error = verdict.error if isfinite(verdict.error) else None
-    tests = {j.distribution: j.problem for j in verdict.detail}
-    return Judged(verdict.ok, error, verdict.eager_error, None if verdict.ok else str(verdict), excused, tests)
+        return Judged(False, problem=f"in the interpreter: {type(error).__name__}: {error}")

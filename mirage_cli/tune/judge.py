@@ -81,5 +81,5 @@ class Judge:
         else:
             self.deadline.judging_s = max(self.deadline.judging_s, time.monotonic() - start)
         if isinstance(judged, Failure):
-            return Judged(False, float("inf"), 0.0, str(judged))
+            return Judged(False, problem=str(judged))
         return judged

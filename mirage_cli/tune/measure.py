@@ -23,17 +23,25 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    get_args,
+)  # Any: answers of the process
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.verify.facts import BlockFields, LiesFields
+
+if TYPE_CHECKING:
+    from mirage_cli.verify.yardstick import Judgement
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
@@ -282,16 +290,35 @@ class Standard:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The judgement over all distributions; the errors are those on ordinary data, as norms against float64.
+    """The judgement over all distributions, on a GPU or in the interpreter. The errors are those on ordinary data, as
+    norms against float64; None where they are infinite, or nothing was compared.
 
-    excused: how many infinities and NaNs were let pass because eager PyTorch overflows there too.
+    excused: how many infinities and NaNs were let pass because eager PyTorch overflows there too. distributions: by
+    name what is wrong on each, None where nothing is.
     """
 
     ok: bool
-    error: float
-    eager_error: float
+    error: float | None = None
+    eager_error: float | None = None
     problem: str | None = None
     excused: int = 0
+    distributions: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"], compare=False)
+
+    @staticmethod
+    def of(found: Sequence[Judgement]) -> Judged:
+        """What judgements on one distribution after the other come to, the first on ordinary data."""
+        from mirage_cli.verify.yardstick import untold
+
+        tests = {j.distribution: j.problem for j in found}
+        problem = "; ".join(f"{name}: {x}" for name, x in tests.items() if x) or untold(found)
+        error, eager = (e.norm if math.isfinite(e.norm) else None for e in (found[0].error, found[0].eager_error))
+        return Judged(problem is None, error, eager, problem, sum(j.excused for j in found), tests)
+
+    @property
+    def error_text(self) -> str:
+        """The errors, of what is right."""
+        numbers = ("infinite" if e is None else f"{e:.2e}" for e in (self.error, self.eager_error))
+        return "error {} against float64, eager's {}".format(*numbers)
 
     @property
     def right(self) -> bool:

@@ -136,11 +136,7 @@ class Rank(Bench):
             if self.number == 0:
                 self.drawn = [inputs]
                 found.append(self.case(i, standard.contracted, False).judge(kind.name, outputs, standard, self.cut))
-        if not found:
-            return None
-        problems = (f"{x.distribution}: {x.problem}" for x in found if x.problem)
-        problem = next(problems, yardstick.untold(found))
-        return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
+        return Judged.of(found) if found else None
 
     def repeated(self, call: Call, held: Held) -> Repeated:
         """Calls that follow each other, on copies of the tensors that no L2 holds."""

@@ -336,10 +336,7 @@ class Setting:
                 found.append(case.judge(kind.name, outputs, standard, self.cut))
                 if found[-1].problem:
                     break
-        last = found[-1]
-        problem = f"{last.distribution}: {last.problem}" if last.problem else yardstick.untold(found)
-        error, eager_error, excused = found[0].error.norm, found[0].eager_error.norm, sum(j.excused for j in found)
-        return Judged(problem is None, error, eager_error, problem, excused)
+        return Judged.of(found)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:
         """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate where

@@ -34,7 +34,7 @@ from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
-from mirage_cli.verify.rings import mugraph_at, program_at
+from mirage_cli.verify.rings import reduced_to
 from mirage_cli.verify.semantics import Named, ScheduleFailure
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
@@ -230,7 +230,7 @@ class Series:
         seed: int,
         end: Callable[[], bool] = never,
     ) -> None:
-        self.program, self.graph, self.schedule = program_at(program, sizes), mugraph_at(graph, sizes), schedule
+        self.program, self.graph, self.schedule = reduced_to(program, sizes), reduced_to(graph, sizes), schedule
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.at_once = at_once(self.program)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mirage_cli.ir.access import Access, Atom, Index, Lookup, atom_index
+from mirage_cli.ir.access import Atom, Index, Lookup, atom_index
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Tensor
-from mirage_cli.verify.rewritten import mugraph_with, program_with
 
 
 def with_limits_as_axes(program: Program, graph: MuGraph) -> tuple[Program, MuGraph]:
@@ -33,12 +32,12 @@ def with_limits_as_axes(program: Program, graph: MuGraph) -> tuple[Program, MuGr
         """What is looked up, with the name of its limit."""
         if not isinstance(a, Lookup):
             return None
-        return atom_index(replace(a, access=put(a.access), below=named.get(a.table, a.below)))
+        return atom_index(replace(a, access=tuple(map(put, a.access)), below=named.get(a.table, a.below)))
 
-    def put(access: Access) -> Access:
-        return tuple(i.with_atoms(limited) for i in access)
+    def put(i: Index) -> Index:
+        return i.with_atoms(limited)
 
-    p, g = program_with(program, put), mugraph_with(graph, put)
+    p, g = program.with_indices(put), graph.with_indices(put)
     parts = tuple(replace(x, tensor=_named(x.tensor, named)) for x in p.parts)
     return (
         replace(p, dims=(*p.dims, *dims), inputs=_tables(p.inputs, named), parts=parts),

@@ -8,11 +8,13 @@ longest of them: a μGraph that takes another step is another function at the re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from mirage_cli.ir.access import Access, Atom, Index, Remainder, atom_index, combined, index, remainder
+from mirage_cli.ir.access import Atom, Index, Remainder, atom_index, combined, index, remainder
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.verify.rewritten import mugraph_with, program_with
+
+Indexed = TypeVar("Indexed", Program, MuGraph)
 
 
 def steps(a: Remainder, sizes: Mapping[str, int]) -> tuple[str, Index] | None:
@@ -69,17 +71,7 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
     return i.with_atoms(put)
 
 
-def program_at(program: Program, sizes: Mapping[str, int]) -> Program:
-    """The program at reduced sizes, with its rings."""
-    old, small = program.sizes, program.resized(sizes)
-    return program_with(small, lambda access: _access(access, old, small.sizes))
-
-
-def mugraph_at(graph: MuGraph, sizes: Mapping[str, int]) -> MuGraph:
-    """The μGraph at reduced sizes, with its rings."""
-    old, small = graph.sizes, graph.resized(sizes)
-    return mugraph_with(small, lambda access: _access(access, old, small.sizes))
-
-
-def _access(access: Access, old: Mapping[str, int], new: Mapping[str, int]) -> Access:
-    return tuple(around(i, old, new) for i in access)
+def reduced_to(x: Indexed, sizes: Mapping[str, int]) -> Indexed:
+    """A program or a μGraph at reduced sizes, with its rings."""
+    old, small = x.sizes, x.resized(sizes)
+    return small.with_indices(lambda i: around(i, old, small.sizes))

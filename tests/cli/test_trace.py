@@ -79,6 +79,17 @@ def test_a_function_with_shapes_and_a_folder(model: Path, tmp_path: Path) -> Non
     assert [t.dtype for t in spec.at().inputs] == ["float16", "float16"]
 
 
+def test_a_spec_that_is_there_is_not_overwritten(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "specs"
+    written, again = (run(f"{model}:Mlp", "-o", folder) for _ in range(2))
+    assert written.stdout == again.stdout
+    path = folder / "Mlp_0.yaml"
+    edited = path.read_text(encoding="utf-8") + "# mine\n"
+    path.write_text(edited, encoding="utf-8")
+    done = run(f"{model}:Mlp", "-o", folder)
+    assert done.exit_code == 1 and path.read_text(encoding="utf-8") == edited
+
+
 def test_what_is_in_no_region_is_named(model: Path) -> None:
     done = run(f"{model}:sums", "--input", "3,5")
     assert done.stdout.count("name: region_") == 2

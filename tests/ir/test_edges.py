@@ -38,6 +38,10 @@ EDGES: Mapping[str, list[tuple[float, ...]]] = {
     "expm1": [(1e-20, 1e-20), (-math.inf, -1), (math.inf, math.inf), (math.nan, math.nan)],
     "log2": [(0, -math.inf), (8, 3), (-1, math.nan), (math.inf, math.inf)],
     "erf": [(math.inf, 1), (-math.inf, -1), (math.nan, math.nan)],
+    "erfc": [
+        *((x, math.erfc(x)) for x in (-2, -0.5, 0, 0.99, 1, 1.5, 2, 3, 6, 9)),
+        *((math.inf, 0), (-math.inf, 2), (math.nan, math.nan), (40, 0)),
+    ],
     "isnan": [(math.nan, 1), (math.inf, 0), (0, 0)],
     "remainder": [
         (5, 3, 2), (-5, 3, 1), (5, -3, -1), (-5, -3, -2), (5, math.inf, 5), (-5, math.inf, math.inf),

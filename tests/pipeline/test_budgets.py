@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import budgets, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.pipeline.searching import Found, Options
+from mirage_cli.pipeline.searching import Failed, Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec import reader
 from mirage_cli.spec.graph import Graph, dot, silu
@@ -97,7 +98,7 @@ class Tuner:
 
         monkeypatch.setattr(budgets, "searched", searched)
         monkeypatch.setattr(budgets, "key_of", lambda name, *_: name)
-        monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name))
+        monkeypatch.setattr(budgets, "ahead", lambda _, name, found: self.ahead.append(name) or found)
         monkeypatch.setattr(budgets, "finish", lambda _, name, text, found, s=0.0: tuned(name, s))
         monkeypatch.setattr(budgets, "tune_on", lambda _, name, r, s: tuned(name, s))
         monkeypatch.setattr(budgets, "about", lambda _, name: name)
@@ -201,6 +202,24 @@ def test_the_first_kernels_are_compiled_while_plans_are_verified(
     with Kernels(Settings("h200", workers=1, budget=10.0, db=tmp_path / "mirage.db")) as kernels:
         assert all(isinstance(k, Kernel) for k in kernels.of([gated(128)], [1]))
     assert made_up_gpu.Farm.ahead and all("def k0(" in source for source in made_up_gpu.Farm.ahead)
+
+
+def test_an_error_in_compiling_ahead_is_told_in_the_results_of_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is searched, and while one in front of it is tuned."""
+
+    def failing(*_: Any) -> Any:
+        raise ZeroDivisionError("made up")
+
+    made_up_gpu.pretend(monkeypatch.setattr)
+    monkeypatch.setattr(tuning, "Proposals", failing)
+    with Kernels(Settings("h200", workers=1, budget=10.0, db=tmp_path / "mirage.db")) as kernels:
+        (found,) = kernels.of([gated(128)], [1])
+    assert isinstance(found, NoKernelError) and "ZeroDivisionError: made up" in str(found)
+    session: Any = SimpleNamespace(measures=True)
+    failed = budgets.ahead(session, gated(128).program(), search_of(10.0, 20.0))
+    assert isinstance(failed, Failed) and "SimpleNamespace" in failed.problem
 
 
 def test_what_has_no_kernel_is_tried_again_with_a_larger_budget_alone(monkeypatch: pytest.MonkeyPatch) -> None:

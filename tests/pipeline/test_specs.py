@@ -34,8 +34,9 @@ from mirage_cli.store.results import Result
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.interpreted import Interpreter, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.lanes import at_once
+from mirage_cli.tune.measure import Judged
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.yardstick import as_tuple

@@ -257,6 +257,18 @@ def test_an_exported_function_changes_its_inputs_and_returns_the_rest(returns: b
         k.copy_(k0), v.copy_(v0)
 
 
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("which", range(3))
+def test_a_change_in_place_that_would_lose_a_gradient_is_refused(returns: bool, which: int) -> None:
+    function, given = load_export(appending(returns)[1]).append, tensors()
+    given[which].requires_grad_()
+    with pytest.raises(NotImplementedError, match="no gradient passes through the change of K, V in place"):
+        function(*given)
+    with torch.no_grad():
+        function(*given)
+    torch.testing.assert_close(given[2][20:], given[0] * 2)
+
+
 @pytest.mark.parametrize(("old", "new"), [("+ 320", "+ 304"), ("+ 320", "+ 0")])
 def test_a_file_that_writes_other_rows_fails_its_own_check(old: str, new: str) -> None:
     """Rows in front of those that it should write, also where these are right all the same."""

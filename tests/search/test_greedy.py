@@ -60,6 +60,24 @@ def test_a_program_is_fused_without_time_to_search(t: int, d: int) -> None:
     assert kernels_source(best.graph, best.schedule)
 
 
+STEPS = """
+name: steps
+dims: {m: 16, i: 8, j: 7}
+dtype: float32
+inputs: {X: [m], G: [i]}
+program: |
+  W = where(X >= G[i], 1, 0) / 1
+  O = X * W[m, j] + G[j] * W[m, j + 1]
+outputs: {O: [m, j]}
+"""
+
+
+def test_a_whole_number_that_is_read_elsewhere_is_computed_there_without_time() -> None:
+    program = lower(parse_spec(STEPS).at())
+    result = search(program, H100, end=lambda: True, deadline=lambda: True)
+    assert check_equivalence(program, result.as_written.graph, 0).ok
+
+
 def test_kernels_that_split_one_axis_have_chunks_of_their_own() -> None:
     _, result = without_time(TWO_SPLITS)
     best = result.candidates[0]

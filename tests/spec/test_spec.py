@@ -352,6 +352,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "where": ("where(X > 0, Y, -1)", lambda t: torch.where(t["X"] > 0, t["Y"], -1.0)),
     "index": ("X * index(m) + index(k)", lambda t: t["X"] * torch.arange(4)[:, None] + torch.arange(6)),
     "erf": ("erf(X)", lambda t: torch.special.ndtr(t["X"] * math.sqrt(2)) * 2 - 1),
+    "erfc": ("erfc(X)", lambda t: torch.special.ndtr(t["X"] * -math.sqrt(2)) * 2),
     "sin": ("sin(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).imag),
     "cos": ("cos(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).real),
     "floor": ("floor(X * 3)", lambda t: (t["X"] * 3 + 100).long() - 100),

@@ -144,7 +144,6 @@ def of_numbers(function: Callable[..., Any]) -> Handler:
 
 
 EXPRESSIONS: Mapping[str, Handler] = {
-    "aten.erfc": of_numbers(lambda x: 1 - g.erf(x)),
     "aten.acos": of_numbers(lambda x: 2 * g.atan(g.sqrt((1 - x) / (1 + x)))),
     "aten.asin": of_numbers(lambda x: g.atan(x / g.sqrt((1 - x) * (1 + x)))),
     "aten.atan2": of_numbers(direction),
