@@ -117,6 +117,13 @@ def first_schedules(graph: MuGraph, target: Target, count: int, by_arithmetic: b
     return list(found)[:count]
 
 
+def by_arithmetic(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
+    """In the place of a schedule that multiplies float32 on the matrix units: the same by float32 arithmetic, and the
+    cost model's best by it, first what it expects to be faster. What fits the matrix units may spill there."""
+    some = dict.fromkeys((schedule.by_arithmetic(), *first_schedules(graph, target, 1, by_arithmetic=True)))
+    return sorted(some, key=lambda s: total_us(graph, s, target))
+
+
 def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:
     """Up to `count` schedules in which a kernel holds a good deal less, in registers and in shared memory, than in one
     for which there was no room: the best of these with other blocks, and those with twice the warps, each with another
