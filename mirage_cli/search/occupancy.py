@@ -246,10 +246,10 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     """shared = the most that a segment with products loads · its depth + its operands that were loaded in front of it.
 
     taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
-    least = taken(accumulators + the largest product); registers = max(least, `plain_registers` + (accumulators +
-    `kept_lanes` + `_loaded_words`) / threads, taken(`kept` · what is held at once)). A product off the matrix units is
-    all that it adds up. The least counts for how many blocks have room: the compiler computes values again rather than
-    take more.
+    least = max(taken(accumulators + the largest product), `plain_registers` + (accumulators + `kept_lanes` +
+    `_loaded_words`) / threads); registers = max(least, taken(`kept` · what is held at once)). A product off the matrix
+    units is all that it adds up. The least counts for how many blocks have room: the compiler computes values again
+    rather than take more, but for accumulators and what is loaded.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -264,10 +264,10 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
         rest = c.held * (largest - np.minimum(largest, product)) + c.parts * split
         return c.fixed_registers + (n + rest) / (32 * warps)
 
-    least = taken(accumulated + product, product)
-    together = c.kept * held_together(x)
     read = c.plain_registers + (accumulated + kept_lanes(x) + _loaded_words(segments, x.zero)) / (32 * warps)
-    registers = reduce(np.maximum, (read, taken(together, together)), least)
+    least = np.maximum(taken(accumulated + product, product), read)
+    together = c.kept * held_together(x)
+    registers = np.maximum(least, taken(together, together))
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
     by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)

@@ -117,6 +117,15 @@ def test_a_short_axis_that_is_summed_stands_first() -> None:
     assert predicted(m, first, graph.sizes, H100).busy["arithmetic"][0] < 0.5 * busy[0]
 
 
+def test_what_is_loaded_and_kept_says_how_many_blocks_have_room() -> None:
+    """Four passes over logits took 188 us on an H200 in blocks of 2 x 4096 with 4 warps, of which two had room, and 110
+    to 125 in blocks of 1 x 2048."""
+    graph = parse_mugraph(SUMS).resized({"b": 512, "n": 1 << 17})
+    wide = KernelSchedule((("b", 1), ("n", 4096)), ("b", "n"), warps=4, stages=1)
+    narrow = replace(wide, tiles=(("b", 1), ("n", 512)))
+    assert [of(graph, s).waves[0] for s in (wide, narrow)] == [2.0, 1.0]
+
+
 def test_a_thread_of_many_warps_has_fewer_registers() -> None:
     """16 warps have 128 each."""
     graph = parse_mugraph(POINTS.replace("4096", "16384"))
