@@ -30,6 +30,7 @@ from mirage_cli.search.occupancy import (
     Segment,
     copies,
     in_warpgroups,
+    keeps_lanes,
     occupancy,
     one_load_bytes,
     segment,
@@ -221,9 +222,14 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
 
 
 def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
-    """Σ runs · elements of a sum's result · n · log2 n, of n threads along what it sums."""
+    """Σ runs · elements of a sum's result · n · log2 n, of n threads along what it sums. Accumulators that keep what
+    they reduce are summed once, behind their loops, which does not count."""
     total = x.zero
     for s in segments:
+        for a in s.work.lanes:
+            threads = x.zero + copies(x, a.axes, tuple(d for d in a.space if d not in a.axes))
+            each = s.runs * x.elements[a.axes] * threads * np.log2(threads)
+            total = total + np.where(keeps_lanes(x, a), 0.0, each)
         for result, summed in s.work.sums:
             threads = x.zero + copies(x, result, summed)
             total = total + s.runs * x.elements[result] * threads * np.log2(threads)

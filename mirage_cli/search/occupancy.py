@@ -24,6 +24,7 @@ from mirage_cli.ir.schedule import (
     WARPGROUP_ROWS,
 )
 from mirage_cli.search.batch import Array, Batch, elements_of
+from mirage_cli.search.live import Lanes
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
 from mirage_cli.search.work import Model, Work
@@ -306,11 +307,16 @@ def held_together(x: Launch) -> Array:
 
 def kept_lanes(x: Launch) -> Array:
     """Elements beyond their own that accumulators have until after their loop: the most of a loop."""
-    most, room = x.zero, MAX_LANES * 32 * x.batch.warps
-    for loop in x.m.lanes:
-        kept = (np.where(x.elements[a.space] <= room, x.elements[a.space] - x.elements[a.axes], 0.0) for a in loop)
+    most = x.zero
+    for w in x.m.segments:
+        kept = (np.where(keeps_lanes(x, a), x.elements[a.space] - x.elements[a.axes], 0.0) for a in w.lanes)
         most = np.maximum(most, sum(kept, x.zero))
     return most
+
+
+def keeps_lanes(x: Launch, a: Lanes) -> NDArray[np.bool_]:
+    """Whether an accumulator keeps what it reduces until after its loop."""
+    return x.elements[a.space] <= MAX_LANES * 32 * x.batch.warps
 
 
 @once
