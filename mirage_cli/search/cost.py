@@ -46,6 +46,9 @@ were compiled for sm_90 before `search.live` counted what is held, 73 spilled mo
 estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spilled: 52 of these are, and 14 others."""
 
 
+CHAINED = 128
+"""Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
+
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 """What can dominate the time of a kernel, in the order of `Estimates.limit` and `Estimates.busy`."""
 
@@ -79,6 +82,7 @@ TERMS: Mapping[str, str] = {
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
+    "chains": "a warp's products along a sum wait for each other",
     "late": "what lies apart in memory is not fetched ahead, nor are few bytes of a loop over several axes",
     "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
@@ -292,13 +296,15 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """Of a loop: `latency_us` + (trips - 1) · step + (trips - fetching) · max(0, `latency_us` / fetching - step)
     + `late_us` · trips where a load comes late.
 
-    step = `step_us` + `warp_step_us` · log2 warps; fetching = depth - 1: iterations whose loads are under way.
+    step = `step_us` + `warp_step_us` · log2 warps + _chain_us; fetching = depth - 1: iterations whose loads are under
+    way.
     """
     c = x.target.costs
     if not s.work.loop:
         yield c.fast_us if all(x.early for x in s.work.loads) else c.latency_us
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
+    step = step + x.term("chains", _chain_us(x, s), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)
     once = x.term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
     stalls = (trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
@@ -526,6 +532,16 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     left, right = (c & ~(both & alone) for c, (both, alone) in zip(p.product.computed, stays, strict=True))
     second = np.where(p.left_first, p.right * right, p.left * left)
     return np.where(in_warpgroups(warps, p.depth), second, 0.0)
+
+
+def _chain_us(x: Launch, s: Segment) -> Array:
+    """`mma_us` · max over products that no warpgroup makes: (elements that are summed - CHAINED) / 16. A warp adds them
+    to the same result one after the other."""
+    longest = x.zero
+    for p in s.products:
+        alone = p.on_units & ~p.grouped
+        longest = np.maximum(longest, np.where(alone, p.depth - CHAINED, 0.0))
+    return x.target.costs.mma_us * longest / MIN_DOT
 
 
 def read_bytes(x: Launch) -> Array:

@@ -125,6 +125,10 @@ class Choices:
         """The same with products of float32 by float32 arithmetic."""
         return replace(self, batch=replace(self.batch, tf32x3=np.zeros_like(self.batch.tf32x3)))
 
+    def shallower(self, which: NDArray[np.bool_]) -> Choices:
+        """Some of them with two stages."""
+        return replace(self, batch=replace(self.batch, stages=np.where(which, 2.0, self.batch.stages)))
+
     def schedule(self, i: int) -> KernelSchedule:
         b = self.batch
         return KernelSchedule(

@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import choices, held_beside, least_tile, orders_of
+from mirage_cli.search.tiles import DEPTHS, choices, held_beside, least_tile, orders_of
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -74,11 +74,16 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not. by_arithmetic: how products of float32 are made, here and below; else on the
-    matrix units."""
+    fit, and last those that may not. Where shared memory has no room for three stages, with two. by_arithmetic: how
+    products of float32 are made, here and below; else on the matrix units."""
     found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
     found = found.by_arithmetic() if by_arithmetic else found
     e = cost.estimate(m, found.batch, sizes, target)
+    deep = (found.batch.stages == DEPTHS[0]) & (e.shared_bytes > target.smem_per_block_bytes)
+    if deep.any():
+        found = found.shallower(deep)
+        shallow = cost.estimate(m, found.batch.some(deep), sizes, target)
+        e = cost.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
     seen: set[KernelSchedule] = set()
     for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
         s = found.schedule(int(i))
