@@ -121,7 +121,7 @@ def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator
             axes = bound & mono_dims(left) & mono_dims(right)
             if not axes:
                 continue
-            if _outer(left, bound - axes) or _outer(right, bound - axes):
+            if _outer(left, right, axes, bound) or _outer(right, left, axes, bound):
                 d.cuts["outer product"] += 1
                 continue
             sides = [d.algebra.sum(d.algebra.of_mono(s), bound & mono_dims(s) - axes) for s in (left, right)]
@@ -133,10 +133,14 @@ def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator
             yield a, b, tuple(x for x in d.axes if x in axes)
 
 
-def _outer(side: Sequence[tuple[Atom, Fraction]], summed: frozenset[str]) -> bool:
-    """Whether a side is a product with more axes than any of its factors, and nothing is summed in it."""
+def _outer(side: Mono, other: Mono, axes: frozenset[str], bound: frozenset[str]) -> bool:
+    """Whether a side of a contraction over some of the bound axes is a product with more axes than any of its factors,
+    and nothing is summed in it. Not if its factors have axes in common that are contracted, with a matrix: in
+    Σ_{k,i} M[k,i,l]·(X[k,i]·R[k,c]), k."""
     dims = mono_dims(side)
-    return len(side) > 1 and not dims & summed and all(a.dims != dims for a, _ in side)
+    if len(side) == 1 or dims & (bound - axes) or any(a.dims == dims for a, _ in side):
+        return False
+    return not (mono_dims(other) - dims and axes.intersection(*(a.dims for a, _ in side)))
 
 
 def _scales_larger(

@@ -31,6 +31,7 @@ from mirage_cli.search.occupancy import (
     Segment,
     copies,
     in_warpgroups,
+    keeps_lanes,
     occupancy,
     one_load_bytes,
     segment,
@@ -45,6 +46,9 @@ OVERESTIMATE = 1.18
 were compiled for sm_90 before `search.live` counted what is held, 73 spilled more than 128 bytes: 52 of these were
 estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spilled: 52 of these are, and 14 others."""
 
+
+CHAINED = 128
+"""Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 """What can dominate the time of a kernel, in the order of `Estimates.limit` and `Estimates.busy`."""
@@ -82,6 +86,7 @@ TERMS: Mapping[str, str] = {
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
+    "chains": "a warp's products along a sum wait for each other",
     "late": "what lies apart in memory is not fetched ahead, nor are few bytes of a loop over several axes",
     "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
@@ -227,9 +232,14 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
 
 
 def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
-    """Σ runs · elements of a sum's result · n · log2 n, of n threads along what it sums."""
+    """Σ runs · elements of a sum's result · n · log2 n, of n threads along what it sums. Accumulators that keep what
+    they reduce are summed once, behind their loops, which does not count."""
     total = x.zero
     for s in segments:
+        for a in s.work.lanes:
+            threads = x.zero + copies(x, a.axes, tuple(d for d in a.space if d not in a.axes))
+            each = s.runs * x.elements[a.axes] * threads * np.log2(threads)
+            total = total + np.where(keeps_lanes(x, a), 0.0, each)
         for result, summed in s.work.sums:
             threads = x.zero + copies(x, result, summed)
             total = total + s.runs * x.elements[result] * threads * np.log2(threads)
@@ -292,7 +302,8 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """Of a loop: `latency_us` + (trips - 1) · step + (trips - fetching) · max(0, `latency_us` / fetching - step)
     + `late_us` · trips where a load comes late.
 
-    step = `step_us` + `warp_step_us` · log2 warps; fetching = depth - 1: iterations whose loads are under way.
+    step = `step_us` + `warp_step_us` · log2 warps + _chain_us; fetching = depth - 1: iterations whose loads are under
+    way.
     """
     c = x.target.costs
     if not s.work.loop:
@@ -304,6 +315,7 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
         yield each
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
+    step = step + x.term("chains", _chain_us(x, s), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)
     once = x.term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
     stalls = (trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
@@ -531,6 +543,16 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     left, right = (c & ~(both & alone) for c, (both, alone) in zip(p.product.computed, stays, strict=True))
     second = np.where(p.left_first, p.right * right, p.left * left)
     return np.where(in_warpgroups(warps, p.depth), second, 0.0)
+
+
+def _chain_us(x: Launch, s: Segment) -> Array:
+    """`mma_us` · max over products that no warpgroup makes: (elements that are summed - CHAINED) / 16. A warp adds them
+    to the same result one after the other."""
+    longest = x.zero
+    for p in s.products:
+        alone = p.on_units & ~p.grouped
+        longest = np.maximum(longest, np.where(alone, p.depth - CHAINED, 0.0))
+    return x.target.costs.mma_us * longest / MIN_DOT
 
 
 def read_bytes(x: Launch) -> Array:

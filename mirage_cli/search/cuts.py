@@ -35,8 +35,8 @@ UNVERIFIED = "not verified in time"
 
 CUTS: Mapping[str, str] = {
     # of the algebra
-    "outer product": "One side of a contraction would itself be a product of tensors that share none of its axes, "
-    "which is larger than either.",
+    "outer product": "One side of a contraction would itself be a product of tensors that share none of the axes that "
+    "it sums, which is larger than either.",
     "scaling of the larger operand": "A factor could multiply either side of a contraction; the smaller is cheaper.",
     "cancellation": "The program subtracts here; other terms that all but cancel would leave rounding errors.",
     "a product of sums multiplied out": "The program multiplies two sums; each pair of their terms would be a product "

@@ -200,12 +200,16 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Ite
 
 def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
     """With two kernels made one. Two of three hold for them: they have the same axes, they are for outputs alone, they
-    have a class in common."""
+    have a class in common. Or one reduces what the other stores."""
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
         same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
         near = {*first.implementation.leaves, *a} & {*second.implementation.leaves, *b}
-        if same + written + bool(near) >= 2 and len(a) + len(b) <= MAX_TOGETHER:
+        reduced = any(
+            r[0].dims < w[0].dims and {*w} & {*reader.implementation.leaves}
+            for r, reader, w in ((a, first, b), (b, second, a))
+        )
+        if (same + written + bool(near) >= 2 or reduced) and len(a) + len(b) <= MAX_TOGETHER:
             yield Change((a, b), {(*a, *b): kernel((*a, *b), memory)})
 
 

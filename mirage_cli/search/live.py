@@ -50,11 +50,10 @@ class Lanes(NamedTuple):
 
 class Held(NamedTuple):
     """moments: of a kernel, those at which most is held. operands: for each segment, those that are loaded in front of
-    it. lanes: of each loop."""
+    it."""
 
     moments: tuple[Moment, ...]
     operands: tuple[tuple[Operand, ...], ...]
-    lanes: tuple[tuple[Lanes, ...], ...]
 
 
 def held_at_once(
@@ -95,10 +94,10 @@ def held_at_once(
         known |= own if isinstance(segment, Loop) else {s.out for s in segment.steps}
     found = [*numbers]
     most = tuple(tuple(sorted((found[v], n) for v, n in m.items())) for m in _most(moments))
-    return Held(most, tuple(in_front), tuple(_lanes(kernel, loop) for loop in placement.loops))
+    return Held(most, tuple(in_front))
 
 
-def _lanes(kernel: Kernel, loop: Loop) -> tuple[Lanes, ...]:
+def lanes(kernel: Kernel, loop: Loop) -> tuple[Lanes, ...]:
     """As `codegen.iterations.deferred`: what nothing rescales, and no product has laid out."""
     eqns = {e.out: e for e in kernel.body}
     kept = (eqns[n] for n, degrees in loop.accumulators if not degrees and n not in loop.running)

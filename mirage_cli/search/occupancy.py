@@ -25,6 +25,7 @@ from mirage_cli.ir.schedule import (
     WARPGROUP_ROWS,
 )
 from mirage_cli.search.batch import Array, Batch, elements_of
+from mirage_cli.search.live import Lanes
 from mirage_cli.search.products import Product
 from mirage_cli.search.traffic import Lines
 from mirage_cli.search.work import Block, Model, Work
@@ -260,10 +261,11 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     loaded in front of it.
 
     taken(n) = fixed + (n + `held` · the rest of the largest value + `parts` · what is split for TF32) / threads.
-    least = taken(accumulators + the largest product); registers = max(least, `plain_registers` + (accumulators +
-    `kept_lanes` + `_loaded_words`) / threads, taken(`kept` · what is held at once)). A product off the matrix units is
-    all that it adds up. The least counts for how many blocks have room: the compiler computes values again rather than
-    take more. Without the matrix units it is `_least_of_vectors`.
+    least = max(taken(accumulators + the largest product), `plain_registers` + (accumulators + `kept_lanes` +
+    `_loaded_words`) / threads), the first without the matrix units `_least_of_vectors`; registers = max(least,
+    taken(`kept` · what is held at once)). A product off the matrix units is all that it adds up. The least counts for
+    how many blocks have room: the compiler computes values again rather than take more, but for accumulators and what
+    is loaded.
 
     resident = the least of what shared memory, registers and warps have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -279,10 +281,11 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
         return c.fixed_registers + (n + rest) / (32 * warps)
 
     multiplies = reduce(np.logical_or, (s.multiplies for s in segments), x.zero > 0)
-    least = np.where(multiplies, taken(accumulated + product, product), _least_of_vectors(x, segments, accumulated))
-    together = c.kept * held_together(x)
     read = c.plain_registers + (accumulated + kept_lanes(x) + _loaded_words(segments, x.zero)) / (32 * warps)
-    registers = reduce(np.maximum, (read, taken(together, together)), least)
+    least = np.where(multiplies, taken(accumulated + product, product), _least_of_vectors(x, segments, accumulated))
+    least = np.maximum(least, read)
+    together = c.kept * held_together(x)
+    registers = np.maximum(least, taken(together, together))
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
     by_registers = target.regs_per_sm // (np.minimum(least, MOST_REGISTERS) * 32 * warps)
     by_registers = x.term("registers", by_registers, MAX_RESIDENT)
@@ -335,11 +338,16 @@ def held_together(x: Launch) -> Array:
 
 def kept_lanes(x: Launch) -> Array:
     """Elements beyond their own that accumulators have until after their loop: the most of a loop."""
-    most, room = x.zero, MAX_LANES * 32 * x.batch.warps
-    for loop in x.m.lanes:
-        kept = (np.where(x.elements[a.space] <= room, x.elements[a.space] - x.elements[a.axes], 0.0) for a in loop)
+    most = x.zero
+    for w in x.m.segments:
+        kept = (np.where(keeps_lanes(x, a), x.elements[a.space] - x.elements[a.axes], 0.0) for a in w.lanes)
         most = np.maximum(most, sum(kept, x.zero))
     return most
+
+
+def keeps_lanes(x: Launch, a: Lanes) -> NDArray[np.bool_]:
+    """Whether an accumulator keeps what it reduces until after its loop."""
+    return x.elements[a.space] <= MAX_LANES * 32 * x.batch.warps
 
 
 @once

@@ -54,6 +54,8 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
         whole = prod(whole_blocks(m.kernel, sizes).values())
         if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT or top < choices[0]:
             choices = [1, 8, *choices]  # blocks are of all these axes together, or each is a step of its own
+        elif whole > 1:  # threads are busy with what is held whole, and few have to add up what each has walked
+            choices = [8, *choices] if coarse else [4, 8, 16, *choices]
         if len(m.kernel.roles) == 1:
             choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]
@@ -122,6 +124,10 @@ class Choices:
     def by_arithmetic(self) -> Choices:
         """The same with products of float32 by float32 arithmetic."""
         return replace(self, batch=replace(self.batch, tf32x3=np.zeros_like(self.batch.tf32x3)))
+
+    def shallower(self, which: NDArray[np.bool_]) -> Choices:
+        """Some of them with two stages."""
+        return replace(self, batch=replace(self.batch, stages=np.where(which, 2.0, self.batch.stages)))
 
     def schedule(self, i: int) -> KernelSchedule:
         b = self.batch

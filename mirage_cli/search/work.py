@@ -19,7 +19,7 @@ from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Lanes, Moment, Operand, axes_beside, held_at_once, spaces_of_sums
+from mirage_cli.search.live import Lanes, Moment, Operand, axes_beside, held_at_once, lanes, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
@@ -79,6 +79,7 @@ class Work:
 
     dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
     nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
+    sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce.
     """
 
     loop: Axes
@@ -90,6 +91,7 @@ class Work:
     integers: tuple[tuple[str, Tensor], ...]
     operands: tuple[Operand, ...]
     sums: tuple[tuple[Axes, Axes], ...]
+    lanes: tuple[Lanes, ...]
 
     @property
     def by_data(self) -> bool:
@@ -110,8 +112,6 @@ class Model:
     accumulators: tuple[Axes, ...]
     moments: tuple[Moment, ...]
     """What is held in registers at once (`live.held_at_once`)."""
-    lanes: tuple[tuple[Lanes, ...], ...]
-    """Of each loop: accumulators that may keep what they reduce."""
     products: tuple[Axes, ...]
     values: tuple[Axes, ...]
     """Spaces of values, those that lie within no other."""
@@ -209,7 +209,6 @@ def model(
         tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in kernel.stores),
         accumulators,
         at_once.moments,
-        at_once.lanes,
         products,
         widest([*dims.values(), *reduced]),
         tuple((e.dims, e.combined) for e in kernel.body if isinstance(e, Scan)),
@@ -353,6 +352,7 @@ def _segment(
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
         tuple(sums) if spaces else (),
+        lanes(k.kernel, loop) if loop else (),
     )
     return work, blocks
 

@@ -63,6 +63,7 @@ class Costs:
     latency_us: from issuing a load of device memory to using it; fast_us: of a segment that loads nothing.
     step_us: the least time of an iteration of one warp: barriers and address arithmetic.
     warp_step_us: what each doubling of the warps adds to it.
+    mma_us: from one product of a warp on the matrix units to the next that adds to the same elements.
     late_us: what an iteration waits for a load that is not fetched ahead.
 
     Of arithmetic:
@@ -119,6 +120,7 @@ class Costs:
     fast_us: float
     step_us: float
     warp_step_us: float
+    mma_us: float
     late_us: float
     busy_warps: float
     simd: float
@@ -159,6 +161,7 @@ H200_COSTS = Costs(
     latency_us=0.7,  # [H200]
     fast_us=0.1,  # no measurement is recorded
     step_us=0.085, warp_step_us=0.11,  # [fit]
+    mma_us=0.019,  # 33 cycles of mma.m16n8k16 (Luo et al. 2024, arXiv 2402.13499, table IX)
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
     shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these

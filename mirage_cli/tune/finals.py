@@ -24,7 +24,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
-from mirage_cli.tune.space import first_schedules, manner, starting_later
+from mirage_cli.tune.space import by_arithmetic, first_schedules, manner, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
 CONTENDERS = 16
@@ -305,7 +305,8 @@ class Finals:
     def judge_fastest(self, contenders: Sequence[Trial]) -> list[Verdict]:
         """Judges the fastest, until there are enough that are right.
 
-        What is refused with float32 multiplied on the matrix units is judged with float32 arithmetic next.
+        What is refused with float32 multiplied on the matrix units is judged with float32 arithmetic next, the fastest
+        first.
         """
         judged: list[Verdict] = []
         refused: Counter[tuple[str, bool]] = Counter()
@@ -328,7 +329,10 @@ class Finals:
             else:
                 refused[kind] += not verdict.right
             if not verdict.right and trial.schedule.tf32x3:
-                waiting.appendleft(Trial(trial.mugraph, trial.schedule.by_arithmetic(), ""))
+                seen = {t.key for t, _ in judged}
+                some = by_arithmetic(self.graphs[trial.mugraph], trial.schedule, self.means.target)
+                trials = [Trial(trial.mugraph, s, "") for s in reversed(some)]
+                waiting.extendleft(t for t in trials if t.key not in seen)
         return judged
 
     def ends(self, judged: Sequence[Verdict]) -> bool:

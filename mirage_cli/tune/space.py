@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import choices, held_beside, least_tile, orders_of
+from mirage_cli.search.tiles import DEPTHS, choices, held_beside, least_tile, orders_of
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -74,11 +74,16 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not. by_arithmetic: how products of float32 are made, here and below; else on the
-    matrix units."""
+    fit, and last those that may not. Where shared memory has no room for three stages, with two. by_arithmetic: how
+    products of float32 are made, here and below; else on the matrix units."""
     found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
     found = found.by_arithmetic() if by_arithmetic else found
     e = cost.estimate(m, found.batch, sizes, target)
+    deep = (found.batch.stages == DEPTHS[0]) & (e.shared_bytes > target.smem_per_block_bytes)
+    if deep.any():
+        found = found.shallower(deep)
+        shallow = cost.estimate(m, found.batch.some(deep), sizes, target)
+        e = cost.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
     seen: set[KernelSchedule] = set()
     for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
         s = found.schedule(int(i))
@@ -143,6 +148,13 @@ def _with_kernel(
         others = {n for n in given if n != name and _has_chunks(models(graph)[n].kernel, kernel.chunk)}
         given = {n: k for n, k in given.items() if n not in others}
     return complete(graph, target, given)
+
+
+def by_arithmetic(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
+    """In the place of a schedule that multiplies float32 on the matrix units: the same by float32 arithmetic, and the
+    cost model's best by it, first what it expects to be faster. What fits the matrix units may spill there."""
+    some = dict.fromkeys((schedule.by_arithmetic(), *first_schedules(graph, target, 1, by_arithmetic=True)))
+    return sorted(some, key=lambda s: total_us(graph, s, target))
 
 
 def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, count: int) -> list[Schedule]:

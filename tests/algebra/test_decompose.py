@@ -179,6 +179,18 @@ def test_a_contraction_is_reassociated() -> None:
     assert any("dot(X[m,k], " in w and "W[k,n]" in w and "Σ_{r}(" in w for w in ways("lora"))
 
 
+def test_factors_that_share_an_axis_are_multiplied_before_they_are_contracted_over_it() -> None:
+    """Σ_{k,i} M[k,i,l]·(X[k,i]·R[k,c]) is one product of matrices. Not X·B in X·A·B, which have no axis in common, and
+    not X·W in Σ_k X[m,k]·W[k,n]·G[k]: G is a vector beside them."""
+    found = decompose(program("k=64 i=4 l=16 c=64", "M[k,i,l] X[k,i] R[k,c]", "A = dot(M, X; i) | O = dot(A, R; k)"))
+    made = [{*map(str, n.steps[-1].args)} for n in found.nodes[found.outputs[0]] if len(n.steps) == 1]
+    assert {"M[k,i,l]", "R[k,c]·X[k,i]"} in made
+    chain = program(MATRICES, "X[m,k] A[k,r] B[r,n]", "T = dot(X, A; k) | O = dot(T, B; r)")
+    scaled = program(MATRICES, "X[m,k] W[k,n] G[k]", "Y = mul(X, G) | O = dot(Y, W; k)")
+    for d in map(decompose, (chain, scaled)):
+        assert d.cuts["outer product"] and not any(f.dims >= {"m", "k", "n"} for f in d.nodes)
+
+
 @pytest.mark.parametrize(("other", "parts"), [("sum(X; m)", 1), ("sum(X; m n)", 0)])
 def test_a_maximum_is_taken_over_the_axis_of_another_reduction_first(other: str, parts: int) -> None:
     """max over m and n = max over n of max over m, beside a Σ over m"""

@@ -17,7 +17,7 @@ from mirage_cli.search.tiles import orders_of
 from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import predicted
-from mirage_cli.tune.space import roomier
+from mirage_cli.tune.space import ranked, roomier
 
 H100 = find_target("h100")
 ATTENTION = (Path(__file__).parents[1] / "golden" / "attention.mugraph").read_text(encoding="utf-8")
@@ -63,6 +63,29 @@ kernel k0 generated b:grid n:loop
   r2[b] = add(r1, s3)
   O[b] = add(r2, s4)
   store O[b] = O
+"""
+BATCHES = """
+mugraph batches float32
+dims b=8 t=4096 c=2048
+input X f32[b, t, c]
+input Y f32[b, t, c]
+output O f32[c]
+kernel k0 generated b:tile t:loop c:grid
+  X = load X[b, t, c]
+  Y = load Y[b, t, c]
+  p[b, t, c] = mul(X, Y)
+  O[c] = sum(p; b, t)
+  store O[c] = O
+"""
+COLUMNS = """
+mugraph columns float32
+dims t=65536 c=2048
+input X f32[t, c]
+output O f32[c]
+kernel k0 generated t:loop c:grid
+  X = load X[t, c]
+  O[c] = sum(X; t)
+  store O[c] = O
 """
 
 
@@ -115,6 +138,55 @@ def test_a_short_axis_that_is_summed_stands_first() -> None:
     assert np.asarray(copies(x, ("i", "j"), ("c",))).tolist() == [4.0, 1.0]
     busy = predicted(m, last, graph.sizes, H100).busy["arithmetic"]
     assert predicted(m, first, graph.sizes, H100).busy["arithmetic"][0] < 0.5 * busy[0]
+
+
+def test_an_accumulator_of_more_than_a_thread_keeps_is_summed_across_threads_in_every_iteration() -> None:
+    """64 elements of each thread are kept until after the loop; of twice as many, threads exchange the sums."""
+    graph = parse_mugraph(COLUMNS)
+    (m,) = models(graph).values()
+    kept = KernelSchedule((("t", 128), ("c", 64)), ("t", "c"), warps=4, stages=1)
+    summed = replace(kept, tiles=(("t", 256), ("c", 64)))
+    busy = [float(predicted(m, s, graph.sizes, H100).busy["arithmetic"][0]) for s in (kept, summed)]
+    assert busy[1] > 1.3 * busy[0]
+
+
+def test_products_of_a_warp_wait_for_each_other_along_a_long_sum() -> None:
+    """Of 512 elements of a latent, 24 more than of 128 at a time: 0.46 us."""
+    latent = parse_mugraph(ATTENTION).resized({"h": 2, "q": 16, "s": 4096, "d": 512, "e": 64})
+    (m,) = models(latent).values()
+    s = KernelSchedule((("h", 1), ("q", 16), ("s", 32)), ("h", "q", "d", "s", "e"), warps=4, stages=5)
+    wide = replace(s, tiles=(("h", 1), ("q", 16), ("s", 64)))
+    batch = Batch.of(m, [s, wide], latent.sizes)
+    with_us, without_us = (
+        estimate(m, batch, latent.sizes, H100, without).busy["latency"] for without in ((), ("chains",))
+    )
+    assert np.allclose(with_us - without_us, [127 * 24 * 0.019, 63 * 24 * 0.019])
+
+
+def test_where_three_stages_have_no_room_two_are_tried() -> None:
+    """Blocks of 64 rows of a latent of 512: half the iterations of those of 32."""
+    latent = parse_mugraph(ATTENTION).resized({"h": 2, "q": 16, "s": 4096, "d": 512, "e": 256})
+    (m,) = models(latent).values()
+    found = {(s.tile("q"), s.tile("s"), s.stages) for s in ranked(m, latent.sizes, H100)}
+    assert {stages for q, s, stages in found if (q, s) == (16, 64)} == {2}
+    assert {stages for q, s, stages in found if (q, s) == (16, 32)} == {3}
+
+
+def test_what_is_loaded_and_kept_says_how_many_blocks_have_room() -> None:
+    """Four passes over logits took 188 us on an H200 in blocks of 2 x 4096 with 4 warps, of which two had room, and 110
+    to 125 in blocks of 1 x 2048."""
+    graph = parse_mugraph(SUMS).resized({"b": 512, "n": 1 << 17})
+    wide = KernelSchedule((("b", 1), ("n", 4096)), ("b", "n"), warps=4, stages=1)
+    narrow = replace(wide, tiles=(("b", 1), ("n", 512)))
+    assert [of(graph, s).waves[0] for s in (wide, narrow)] == [2.0, 1.0]
+
+
+def test_a_loop_beside_an_axis_that_is_held_whole_walks_in_short_steps_too() -> None:
+    """Of 8 x 32 positions of 128 columns, each step sums 128 elements a thread; of 8 x 4, 16 that stay lanes."""
+    graph = parse_mugraph(BATCHES)
+    (m,) = models(graph).values()
+    blocks = {s.tile("t") for s in ranked(m, graph.sizes, H100)}
+    assert blocks >= {4, 8, 16}
 
 
 def test_a_thread_of_many_warps_has_fewer_registers() -> None:

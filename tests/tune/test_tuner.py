@@ -60,6 +60,7 @@ from mirage_cli.tune.proposals import AHEAD_STARTS, STARTS, Proposals
 from mirage_cli.tune.space import (
     GROUP,
     ahead_of_time,
+    by_arithmetic,
     crossings,
     first_schedules,
     fitted,
@@ -989,6 +990,18 @@ def test_where_the_matrix_units_are_too_inexact_for_float32_its_arithmetic_is_us
     known = [replace(t, source="") for t in tuned.trials]
     again, second = tune(time, of=single, wrong=lambda source: "tf32x3" in source, known=known)
     assert again.best is not None and not any("tf32x3" in source for source in second.timed), "a later run knows"
+
+
+def test_in_the_place_of_what_is_refused_the_best_by_arithmetic_comes_first() -> None:
+    """Not the same schedule, which may spill there: time may be up before another is timed or judged."""
+    text = canonical_text(golden("gated_mlp"))
+    single = parse_mugraph(text.replace("f16", "f32").replace("float16", "float32").replace("m=8", "m=512"))
+    (first,), (best,) = (first_schedules(single, H200, 1, by_arithmetic=kind) for kind in (False, True))
+    own = first.by_arithmetic()
+    assert by_arithmetic(single, first, H200) == [best, own]
+    assert total_us(single, best, H200) < total_us(single, own, H200)
+    _, worker = tune(of=single, budget_s=-1.0, wrong=lambda source: "tf32x3" in source)
+    assert [s for s in worker.timed if "tf32x3" not in s][:2] == [f"g\n{best}", f"g\n{own}"]
 
 
 def test_schedules_by_arithmetic_are_the_best_of_their_kind() -> None:
