@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import prod
 from time import process_time
@@ -19,9 +20,9 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.placement import place
+from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Drawn, Program, Tensor
-from mirage_cli.ir.reach import idle, limits, visited
+from mirage_cli.ir.reach import Limit, idle, limits, visited
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
@@ -31,6 +32,7 @@ from mirage_cli.tune.interpreted import reduced_schedule
 from mirage_cli.tune.lanes import at_once
 from mirage_cli.tune.outputs import poison
 from mirage_cli.tune.space import first_schedules
+from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import judge
 
 H200 = find_target("h200")
@@ -284,6 +286,18 @@ def test_loops_that_are_left_out_are_not_expected_to_take_time(what: str) -> Non
     expected = 1.0 if what in NOT_LEFT_OUT else np.broadcast_to(work, (17, 17, 17)).mean()
     integers = {x.out: t for x in kernel.loads for t in program.inputs if t.name == x.buffer}
     assert visited(limits(kernel, loop), loop.dims, program.sizes, integers).mean == pytest.approx(expected)
+
+
+def test_the_finite_field_net_refuses_loops_that_are_left_out_where_they_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, graph = tiled(LEFT_OUT["rows"][0])
+    assert check_equivalence(lower(program), graph, 0, tests=1).ok
+
+    def turned(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
+        return tuple(replace(x, holds=not x.holds) for x in limits(kernel, loop))
+
+    monkeypatch.setattr("mirage_cli.verify.interpret.limits", turned)
+    verdict = check_equivalence(lower(program), graph, 0, tests=1)
+    assert not verdict.ok and verdict.net == "field"
 
 
 # -- what masks leave of products
