@@ -39,6 +39,7 @@ def ranges(
         return [], (Range(Number(0), Number(0)),)
     tile = k.block[d]
     first, last = span(k, d)
+    limits = [x for x in limits if not (x.steady and _everywhere(k, x.limit))]
     if not limits:
         return [], (Range(first, last),)
     found = _Bounds(k, limits)
@@ -157,6 +158,17 @@ def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
     coefficients = [c for _, c in x.terms]
     low, high = (tuple(zip(coefficients, (end[i] for end in ends), strict=True)) for i in (0, 1))
     return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
+
+
+def _everywhere(k: ScheduledKernel, x: Linear) -> bool:
+    """Whether a linear expression is at least 0 somewhere in each program instance, whatever is loaded."""
+    least = x.constant
+    for (kind, name), c in x.terms:
+        if kind == "value" or name in k.dynamic:
+            return False
+        tile = k.block[name]
+        least += c * (min(tile, k.sizes[name]) - 1) if c > 0 else c * ((k.sizes[name] - 1) // tile * tile)
+    return least >= 0
 
 
 def _extent(k: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:

@@ -363,6 +363,7 @@ class _Reader:
     def __init__(self, kernel: Kernel, dim: str) -> None:
         self.dim = dim
         self.loops = set(kernel.with_role("loop", "split"))
+        self.grid = set(kernel.with_role("grid"))
         self.dims = kernel.value_dims
         self.eqns = {e.out: e for e in kernel.body}
         self.loaded = {x.out for x in kernel.loads}
@@ -382,11 +383,18 @@ class _Reader:
             zero_at_most = ONE.plus(zero_at_most, -1)
         factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
         if not factor:
-            return Limit(e.out, False, zero_at_most.scaled(-1), holds, steady=True) if zero_at_most.terms else None
+            by_tile = zero_at_most.terms and all(map(self.by_tile, dict(zero_at_most.terms)))
+            return Limit(e.out, False, zero_at_most.scaled(-1), holds, steady=True) if by_tile else None
         if abs(factor) != 1:
             return None
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
         return Limit(e.out, factor < 0, rest.scaled(-factor), holds)
+
+    def by_tile(self, leaf: Leaf) -> bool:
+        """Whether it follows from the tile of the program instance: along an axis that is held whole, such as one of a
+        window, masks mostly hold somewhere."""
+        kind, name = leaf
+        return {name} <= self.grid if kind == "index" else {*self.dims[name]} <= self.grid
 
     def steady(self, leaf: Leaf) -> bool:
         """Whether it is the loop's position, or stays what it is while the loop goes on."""
