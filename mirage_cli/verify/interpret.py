@@ -356,6 +356,9 @@ class _Step:
         return _Step(None if None in contents else REMEMBERED.number((*said, contents)), operands, axes)
 
 
+NO_ENDS: tuple[Ends, tuple[Load | Eqn, ...]] = (), ()
+
+
 def _ends(kernel: Kernel, loop: Loop) -> tuple[Ends, tuple[Load | Eqn, ...]]:
     """The masks that end a loop, and the steps that those are made of which do not depend on its position."""
     found = limits(kernel, loop)
@@ -383,7 +386,8 @@ class _Shared:
         self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
     ) -> None:
         self.kernel = kernel
-        self.segments = [(x, *(_ends(kernel, x) if isinstance(x, Loop) else ((), ()))) for x in placement.segments]
+        ends = [_ends(kernel, x) if isinstance(x, Loop) else NO_ENDS for x in placement.segments]
+        self.segments = [(x, *its) for x, its in zip(placement.segments, ends, strict=True)]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
         self.pointwise = self._pointwise()
 
