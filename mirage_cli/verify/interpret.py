@@ -383,7 +383,9 @@ class _Shared:
         self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
     ) -> None:
         self.kernel = kernel
-        self.segments = [(x, *(_ends(kernel, x) if isinstance(x, Loop) else ((), ()))) for x in placement.segments]
+        nothing: tuple[Ends, tuple[Load | Eqn, ...]] = (), ()
+        ends = (_ends(kernel, x) if isinstance(x, Loop) else nothing for x in placement.segments)
+        self.segments = [(x, masks, first) for x, (masks, first) in zip(placement.segments, ends, strict=True)]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
         self.pointwise = self._pointwise()
 
