@@ -800,7 +800,7 @@ def test_bytes_without_a_sign_are_given_to_kernels_as_they_read_them() -> None:
     (region,) = made.regions
     (part,) = made.model.graph.find_nodes(op="call_module", target=region.module)
     expected = inputs[1] * (inputs[0] >> 4)
-    for given in Steps.of(region).inputs(inputs), [x.of(inputs, {}) for x in region.inputs]:
+    for given in Steps.of(region).inputs(inputs, {}), [x.of(inputs, {}) for x in region.inputs]:
         assert torch.equal(of_signed_bytes(*given), expected)
     graph = torch.fx.Graph()
     args = [graph.placeholder(f"x{i}") for i in range(2)]
