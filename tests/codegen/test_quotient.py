@@ -14,7 +14,7 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.codegen.helpers import AT_ONCE, QUOTIENT
 from mirage_cli.ir.text import parse_mugraph
 from tests.codegen.conftest import Stages
-from tests.codegen.test_triton import kernel, schedule
+from tests.codegen.test_triton import check, kernel, schedule
 
 Pair = tuple[np.float32, np.float32]
 FMAF = ctypes.CDLL(None).fmaf
@@ -123,6 +123,13 @@ def test_what_decides_nothing_is_divided_the_short_way() -> None:
     decides = OF_TWO.replace("div(X, Z)", "mul(D, Z)")
     assert divisions("", decides) == (1, 1)
     assert divisions("", "D[m, n] = div(X, Y)\nE[m, n] = div(X, Z)\nB[m, n] = gt(E, D)", " B:i1[m,n]") == (2, 2)
+
+
+def test_a_number_is_inverted_once_too() -> None:
+    graph = kernel("m=50 n=64; X[m,n]; D:f32[m,n]", "m:grid n:grid", "D[m, n] = div(X, 127)")
+    plan = schedule(graph, "m=16 n=16")
+    assert re.search(r"quotient\(X\S*, tl\.full\(\(\), 127\.0, tl\.float32\)\)", kernels_source(graph, plan))
+    check(graph, plan)
 
 
 def test_what_a_kernel_behind_decides_by_is_divided_in_full() -> None:
