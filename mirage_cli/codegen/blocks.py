@@ -152,6 +152,22 @@ class ScheduledKernel:
         return "float32" in types or decided or any(map(_jumps, self.graph.eqns))
 
     @cached_property
+    def accurate(self) -> frozenset[str]:
+        """The values that are to be right to the last bits of float32: those of which whole numbers, masks, float8 or
+        float32 are made. Outputs of 16 bits, which no kernel behind reads, show none of these bits."""
+        if not self.float32_accurate:
+            return frozenset()
+        names = [k.name for k in self.graph.kernels]
+        behind = self.graph.kernels[names.index(self.kernel.name) + 1 :]
+        shown = {t.name for t in self.graph.buffers} | {x.buffer for k in behind for x in k.loads}
+        shown |= {b for b, t in self.tensors.items() if t.dtype not in HALVES}
+        found = {s.value for s in self.kernel.stores if s.buffer in shown}
+        for e in reversed(self.kernel.body):
+            if e.out in found or _jumps(e):
+                found |= {e.out, *e.values}
+        return frozenset(found)
+
+    @cached_property
     def subtracted_first(self) -> frozenset[str]:
         """Running maxima m for which exp(x - m) subtracts before it multiplies by log2 e: all in float32; and those
         that other loops, the end of the kernel or other kernels subtract so.

@@ -167,7 +167,7 @@ def _applied(k: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> 
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")
-        return nodes.Power(args[0], exponent, k.float32_accurate)
+        return nodes.Power(args[0], exponent, e.out in k.accurate)
     if _adds_to_fresh_product(k, e):
         return nodes.AddedLast(args[0], args[1], axes)
     divisor = _number(k, e.args[1]) if row.by_number else None
@@ -175,7 +175,7 @@ def _applied(k: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> 
     if inverse is not None:
         return nodes.Scaled(args[0], inverse)
     by_number = bool(row.by_number) and (divisor is not None or _is_size(k, e.args[1]))
-    exact = k.float32_accurate or by_number  # means of equal values are to be that value
+    exact = e.out in k.accurate or by_number  # means of equal values are to be that value
     return nodes.Apply(e.op, args, exact, axes, bool(row.of_integers) and e.type == "int")
 
 

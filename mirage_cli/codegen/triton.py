@@ -600,13 +600,15 @@ def _apply(x: nodes.Apply, names: Names) -> str:
         return row.of_powers.format(*(_expr(a, names) for a in x.args), (1 << n) - 1, n)
     exact = row.by_few if row.by_few and _of_few(by, x.axes) else row.triton
     text = row.of_integers if x.whole else exact if x.exact else row.nearly or row.triton
-    return text.format(*(_expr(a, names) for a in x.args))
+    few = isinstance(by, nodes.Literal) and text == row.by_few  # a helper takes blocks, or one element
+    last = f"tl.full((), {_expr(by, names)}, tl.float32)" if few else _expr(by, names)
+    return text.format(*(_expr(a, names) for a in x.args[:-1]), last)
 
 
 def _of_few(x: Expr, axes: Axes) -> bool:
-    """Whether several elements of a block with these axes meet one of x, which is no number."""
+    """Whether several elements of a block with these axes meet one of x."""
     own = x.x.axes if isinstance(x, nodes.Spread) else x.axes
-    return not isinstance(x, nodes.Literal) and len(own) < len(axes)
+    return len(own) < len(axes)
 
 
 def _reduce(x: nodes.Reduce, names: Names) -> str:

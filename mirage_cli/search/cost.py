@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from mirage_cli.search.occupancy import (
     Occupancy,
     Segment,
     copies,
+    in_one_load,
     in_warpgroups,
     keeps_lanes,
     occupancy,
@@ -38,7 +40,7 @@ from mirage_cli.search.occupancy import (
     used,
 )
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_once, of_parts, part_of, whole_rows
-from mirage_cli.search.work import Elementwise, Loaded, Model, Work
+from mirage_cli.search.work import Elementwise, Loaded, Model, Stored, Work
 from mirage_cli.target.gpus import Target
 
 OVERESTIMATE = 1.18
@@ -71,7 +73,8 @@ TERMS: Mapping[str, str] = {
     "near": "what all program instances read comes from the L1",
     "rounds": "a thread loads no more at once than its registers hold",
     "scattered": "and what a store touches",
-    "partial": "the L2 reads, changes and writes a sector of which a store has a part",
+    "partial": "the L2 takes as long for a part of a sector that a store writes as for the whole",
+    "filled": "what a store leaves out of a sector comes from memory, and goes back with it",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
@@ -145,15 +148,17 @@ class Estimates:
 
 
 def memory_us(x: Launch, stored: Array, o: Occupancy) -> Array:
-    """(bytes of each tensor that is read + of what is read again + bytes that are stored) / the memory's rate"""
+    """(bytes of each tensor that is read + of what is read again + bytes that are stored + what fills sectors of which
+    stores write a part) / the memory's rate"""
     again = x.term("again", _read_again_bytes(x, o), 0.0)
-    return (read_bytes(x) + again + stored) / x.target.dram_bytes_per_us
+    filled = x.term("filled", _filled_bytes(x), 0.0)
+    return (read_bytes(x) + again + stored + filled) / x.target.dram_bytes_per_us
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
     """(Σ runs · fetched / (`boxes` through descriptors, `grouped` in loops in which warpgroups multiply, else 1) + what
     stores of short runs waste) / (the L2's rate · min(1, `port` · spread)) + `partial` · bytes of sectors of which
-    stores write a part / the L2's rate"""
+    instructions write parts / the L2's rate"""
     ports = x.term("port", np.minimum(1.0, x.target.costs.port * o.spread), o.spread)
     fetched = sum((s.runs * s.fetched / _sooner(x, s) for s in segments), x.zero)
     changed = x.target.costs.partial * x.term("partial", _partial_bytes(x), 0.0) / x.target.l2_bytes_per_us
@@ -618,21 +623,53 @@ def _scattered_bytes(x: Launch) -> Array:
     return sum((whole * (1.0 / used(x, own, None, size) - 1.0) for own, size, whole in _stores(x)), x.zero)
 
 
-def _partial_bytes(x: Launch) -> Array:
-    """Σ over stores whose neighbours lie apart, but where they lie in turns with those of others of a block: elements ·
-    min(a sector, bytes from one to the next)"""
+class _Apart(NamedTuple):
+    """A store whose neighbours lie so many bytes apart, and between which no other's lie in turns in one block.
+    elements: of all that it writes, where that is so. along: the axis."""
+
+    store: Stored
+    elements: Array
+    apart_bytes: int
+    along: str
+
+
+def _stores_apart(x: Launch) -> Iterator[_Apart]:
     known = [(n, s.tensor, s) for n, s in enumerate(x.m.stores) if s.tensor is not None]
     together: dict[int, str] = {}
     for found in turns.in_turns([(t, s.access) for _, t, s in known], x.sizes, ()):
         together |= {known[member][0]: found.dim for member in found.members}
     stored = [*_stores(x)]
-    total = x.zero
     for n, t, s in known:
         steps, _ = strides(s.access, t.steps(x.sizes))
-        apart = min((abs(step) for step in steps.values()), default=1)
-        whole = stored[n][2] / s.element_bytes * min(SECTOR_BYTES, apart * s.element_bytes)
-        alone = x.batch.block[together[n]] == 1 if n in together else x.zero == 0
-        total = total + np.where(alone & (apart > 1), whole, 0.0)
+        apart, along = min(
+            ((abs(step), a) for a, step in steps.items() if isinstance(a, str) and x.sizes[a] > 1), default=(1, "")
+        )
+        if apart > 1:
+            alone = x.batch.block[together[n]] == 1 if n in together else x.zero == 0
+            elements = np.where(alone, stored[n][2] / s.element_bytes, 0.0)
+            yield _Apart(s, elements, apart * s.element_bytes, along)
+
+
+def _partial_bytes(x: Launch) -> Array:
+    """Σ elements · min(a sector, bytes from what a thread stores to what its neighbour does by the same instruction):
+    a thread has as many elements in a row as it loads at once."""
+    total = x.zero
+    for s in _stores_apart(x):
+        each = x.elements[s.store.axes] / (32 * x.batch.warps)
+        in_a_row = np.minimum(in_one_load(x, s.along), np.maximum(1.0, each))
+        total = total + s.elements * np.minimum(SECTOR_BYTES, in_a_row * s.apart_bytes)
+    return total
+
+
+def _filled_bytes(x: Launch) -> Array:
+    """Σ sectors that stores leave gaps in, which are read, but where the kernel has read them anyway, and written."""
+    read = {y.part.buffer for w in x.m.segments for y in w.loads}
+    total = x.zero
+    for s in _stores_apart(x):
+        sectors = s.elements * min(SECTOR_BYTES, s.apart_bytes)
+        tensor = s.store.tensor
+        again = 0.0 if tensor is not None and tensor.name in read else sectors
+        total = total + again + sectors - s.elements * s.store.element_bytes
     return total
 
 

@@ -358,7 +358,7 @@ def copies(x: Launch, axes: tuple[str, ...], beside: tuple[str, ...]) -> Array |
     Of each axis beside: min(max(1, threads / those along the axes behind it), those along itself).
     """
     threads, found = 32 * x.batch.warps, 1.0
-    along = {a: np.maximum(1.0, x.batch.block[a] / _side_by_side(x, a)) for a in (*axes, *beside)} if beside else {}
+    along = {a: np.maximum(1.0, x.batch.block[a] / in_one_load(x, a)) for a in (*axes, *beside)} if beside else {}
     for a in beside:
         behind = reduce(
             np.multiply, (np.where(x.batch.place[b] > x.batch.place[a], n, 1.0) for b, n in along.items()), 1.0
@@ -368,7 +368,7 @@ def copies(x: Launch, axes: tuple[str, ...], beside: tuple[str, ...]) -> Array |
 
 
 @once
-def _side_by_side(x: Launch, axis: str) -> Array:
+def in_one_load(x: Launch, axis: str) -> Array:
     """Elements along an axis that a thread loads by one instruction."""
     blocks = (b.lines for w in x.m.segments for b in w.blocks)
     lines = (y for y in blocks if y and axis in (a for a, _ in _aligned(x, y)))

@@ -95,7 +95,8 @@ class Costs:
     Of the L2:
     waste: the power of the length of a run over that of a line that a load of short runs uses; 0 would be no waste, 1
         the rest of the line.
-    partial: how many times as long the L2 takes for a sector of which a store writes a part, as for what it moves.
+    partial: how many times as long the L2 takes for a sector of which an instruction writes a part, as for what it
+        moves otherwise.
     port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
     boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
     grouped: how many times as fast it serves loops in which warpgroups multiply tiles that many instances read at once.
@@ -173,7 +174,7 @@ H200_COSTS = Costs(
     kept=0.92,  # fitted on 259 kernels of 11 programs, compiled for sm_90
     parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
     waste=0.6, port=1.7, boxes=1.6, grouped=1.5,  # [fit]
-    partial=12.0,  # [H200] GPT-J's rotation: 816,000 such sectors, 53.5 us where whole ones are predicted to take 8
+    partial=1.4,  # [H200] GPT-J's rotation and a butterfly: 55.1 and 27.8 us, 9.8 and 18.9 with whole sectors
     shown=0.05, exposed=0.15,  # [fit]
     library_us=4.2, library_memory=0.95,  # [fit] tuned μGraphs
     library_single=0.75,  # [H200] one product

@@ -12,8 +12,9 @@ import pytest
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.codegen.helpers import AT_ONCE, QUOTIENT
+from mirage_cli.ir.text import parse_mugraph
 from tests.codegen.conftest import Stages
-from tests.codegen.test_triton import kernel, schedule
+from tests.codegen.test_triton import check, kernel, schedule
 
 Pair = tuple[np.float32, np.float32]
 FMAF = ctypes.CDLL(None).fmaf
@@ -101,3 +102,54 @@ def test_a_block_of_fewer_elements_than_are_divided_at_once_has_a_kernel(m: int,
     plan = schedule(graph, "", "m")
     assert ("quotient(X, S)" in kernels_source(graph, plan)) == (m > 1)
     assert ("@all bra DONE" in stage(graph, plan, 90, "ptx")) == (m > 2)
+
+
+OF_TWO = "D[m, n] = div(X, Y)\nE[m, n] = div(X, Z)\nR[m, n] = round(E)\nQ[m, n] = integer(R)"
+"""A quotient that is stored as it is, and one that is rounded to a whole number."""
+
+
+def divisions(out: str, body: str = OF_TWO, also: str = " Q:i8[m,n]") -> tuple[int, int]:
+    """How many are rounded correctly, and how many in all."""
+    graph = kernel(f"m=64 n=64; X[m,n] Y[m,n] Z[m,n]; D{out}[m,n]{also}", "m:grid n:grid", body)
+    text = kernels_source(graph, schedule(graph, "m=16 n=16"))
+    exact = text.count("tl.div_rn(")
+    return exact, exact + text[text.index("def k0") : text.index("def make_scratch")].count(" / ")
+
+
+def test_what_decides_nothing_is_divided_the_short_way() -> None:
+    assert divisions("") == (1, 2)  # in 16 bits
+    assert divisions(":f32") == (2, 2)
+    assert divisions("", "D[m, n] = div(X, Y)", "") == (0, 1)
+    decides = OF_TWO.replace("div(X, Z)", "mul(D, Z)")
+    assert divisions("", decides) == (1, 1)
+    assert divisions("", "D[m, n] = div(X, Y)\nE[m, n] = div(X, Z)\nB[m, n] = gt(E, D)", " B:i1[m,n]") == (2, 2)
+
+
+def test_a_number_is_inverted_once_too() -> None:
+    graph = kernel("m=50 n=64; X[m,n]; D:f32[m,n]", "m:grid n:grid", "D[m, n] = div(X, 127)")
+    plan = schedule(graph, "m=16 n=16")
+    assert re.search(r"quotient\(X\S*, tl\.full\(\(\), 127\.0, tl\.float32\)\)", kernels_source(graph, plan))
+    check(graph, plan)
+
+
+def test_what_a_kernel_behind_decides_by_is_divided_in_full() -> None:
+    text = """
+mugraph g float16
+dims m=64
+input X f16[m]
+input Y f16[m]
+output D f16[m]
+output B i1[m]
+kernel k0 generated m:grid
+  X = load X[m]
+  Y = load Y[m]
+  D[m] = div(X, Y)
+  store D[m] = D
+kernel k1 generated m:grid
+  D = load D[m]
+  X = load X[m]
+  B[m] = gt(D, X)
+  store B[m] = B
+"""
+    graph = parse_mugraph(text)
+    assert "tl.div_rn(" in kernels_source(graph, schedule(graph, "m=16"))

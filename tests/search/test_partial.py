@@ -32,12 +32,17 @@ kernel k0 generated n:grid
 """)
 
 
-def partial_us(g: MuGraph, tile: int = 256) -> float:
+def term_us(g: MuGraph, term: str, limit: str, tile: int = 256) -> float:
     (m,) = models(g).values()
     batch = Batch.of(m, [KernelSchedule((("n", tile),), ("n",), 4, 2)], g.sizes)
-    whole, without = (cost.estimate(m, batch, g.sizes, H200, w) for w in ((), ("partial",)))
+    whole, without = (cost.estimate(m, batch, g.sizes, H200, w) for w in ((), (term,)))
     assert (whole.us >= without.us).all()
-    return float((whole.busy["L2"] - without.busy["L2"])[0])
+    return float((whole.busy[limit] - without.busy[limit])[0])
+
+
+def partial_us(g: MuGraph, tile: int = 256) -> float:
+    """Of tiles of which a thread has two elements in a row."""
+    return term_us(g, "partial", "L2", tile)
 
 
 def written(*at: str) -> str:
@@ -51,8 +56,8 @@ def sectors_us(n: float) -> float:
 @pytest.mark.parametrize(
     ("stores", "sectors"),
     [
-        (written("n, 0"), N / 4),  # four elements of 2 bytes in each sector
-        (written("n, 0", "n, 1"), N / 2),  # two of four are no block
+        (written("n, 0"), N / 2),  # threads write 16 bytes apart
+        (written("n, 0", "n, 1"), N),  # two of four are no block
         (written("n, 0", "n, 1", "n, 2", "n, 3"), 0),
     ],
 )
@@ -64,9 +69,9 @@ def test_parts_of_records(stores: str, sectors: float) -> None:
     ("stores", "sectors"),
     [
         (written("n"), 0),
-        (written("2*n"), N / 8),
+        (written("2*n"), N / 4),
         (written("2*n", "2*n + 1"), 0),
-        (written("4*n", "4*n + 2"), N / 2),
+        (written("4*n", "4*n + 2"), N),
     ],
 )
 def test_every_second_element(stores: str, sectors: float) -> None:
@@ -75,9 +80,16 @@ def test_every_second_element(stores: str, sectors: float) -> None:
 
 
 def test_wide_elements_far_apart_are_a_sector_each() -> None:
-    assert partial_us(graph(written("n*4"), "w", "f32")) == pytest.approx(sectors_us(N / 2))
+    assert partial_us(graph(written("n*4"), "w", "f32")) == pytest.approx(sectors_us(N))
 
 
 def test_one_element_at_a_time_has_no_block_to_be_in_turns_in() -> None:
     whole = graph(written("n*2", "n*2 + 1"), "w")
     assert partial_us(whole, 1) == pytest.approx(sectors_us(N / 4)) and not np.any(partial_us(whole, 2))
+
+
+def test_gaps_come_from_memory_and_go_back() -> None:
+    """Of every second element of two bytes: the sectors are read, and written whole."""
+    filled_us = term_us(graph(written("n*2"), "w"), "filled", "memory")
+    assert filled_us == pytest.approx((4 + 2) * N / H200.dram_bytes_per_us)
+    assert term_us(graph(written("n*2", "n*2 + 1"), "w"), "filled", "memory") == 0
