@@ -18,7 +18,7 @@ from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldSemantics
-from mirage_cli.verify.residues import Value, aligned, as_field
+from mirage_cli.verify.residues import Residues, aligned, as_field
 
 COMMUTES = ("add", "mul", "dot", "maximum", "minimum")
 REDUCES = ("reduction", "contraction")
@@ -62,14 +62,14 @@ class Values:
 
     def __init__(self, program: Program) -> None:
         self.semantics = FieldSemantics(0, dict(zip(program.order, SIZES, strict=False)))
-        self.data: dict[str, Value] = {}
+        self.data: dict[str, Residues] = {}
         self.names: dict[tuple[object, ...], str] = {}
         self.possible: dict[tuple[str, tuple[str, ...]], list[tuple[tuple[str, ...], frozenset[str]]]] = {}
         self.applied: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Way] = {}
         for t in program.inputs:
             self.named(t.name, self.semantics.field.draw(t.dims, tensor_type(t)))
 
-    def named(self, name: str, x: Value) -> str:
+    def named(self, name: str, x: Residues) -> str:
         x = as_field(x)
         dims = tuple(sorted(x.dims))
         levels = [i for i, v in enumerate(x.valid) if v]

@@ -24,7 +24,7 @@ from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.written import info_of
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph
-from mirage_cli.store.results import About, Kernel, Result, Searched, Times, Tuning
+from mirage_cli.store.results import About, KernelResult, Result, Searched, Times, Tuning
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import bottlenecks
@@ -97,14 +97,14 @@ def _put(store: Database, program: Program, text: str, row: Mapping[str, Any], k
     store.put_best(key, best)
 
 
-def _kernel(row: Mapping[str, Any], graph: MuGraph, schedule: Schedule, measured: Measured | None) -> Kernel:
+def _kernel(row: Mapping[str, Any], graph: MuGraph, schedule: Schedule, measured: Measured | None) -> KernelResult:
     id = mugraph_id(graph)
     eager = row["contestants"].get("eager")
     times = _times(row["contestants"]["mirage"])
     if id != row["mugraph"]:
         times = Times("chain", measured.us, 0.0, measured.us, 0.0) if measured and measured.us else None
     errors = row["errors"] if id == row["mugraph"] else (None, None)
-    return Kernel(
+    return KernelResult(
         id=id,
         kernels=len(graph.kernels),
         schedule=schedule,

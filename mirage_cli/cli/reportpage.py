@@ -16,7 +16,7 @@ from mirage_cli.cli.units import bytes_text, flops_text, percent_text, us_text
 from mirage_cli.ir.text import print_mugraph
 from mirage_cli.pipeline.profile import KernelProfile
 from mirage_cli.pipeline.reported import RIVALS, Contestant, Section, by_gpu
-from mirage_cli.store.results import Kernel, Result
+from mirage_cli.store.results import KernelResult, Result
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 CONTEXTS = (
@@ -149,7 +149,7 @@ def view(s: Section) -> View:
 # -- figures
 
 
-def _reached(best: Kernel | None) -> str:
+def _reached(best: KernelResult | None) -> str:
     """The part of the plan's time that the floor is."""
     return percent_text(best.floor_us / best.us) if best and best.floor_us and best.us else "-"
 

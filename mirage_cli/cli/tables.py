@@ -11,7 +11,7 @@ from rich.text import Text
 from mirage_cli.cli.layout import Column, Sheet, figures, named
 from mirage_cli.ir.program import dims_text
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.store.results import About, Finalist, Kernel, Lost, Result, Tuning
+from mirage_cli.store.results import About, Finalist, KernelResult, Lost, Result, Tuning
 
 if TYPE_CHECKING:
     from mirage_cli.pipeline.benchmark import Document
@@ -81,7 +81,7 @@ def contenders(r: Result) -> Sheet:
     return table
 
 
-def why_text(r: Result, k: Kernel) -> str:
+def why_text(r: Result, k: KernelResult) -> str:
     """`best`, or how much slower than the best and what takes the time; and whether it is the program as written."""
     best = r.best
     said = ["as written"] if k.id == r.as_written else []
@@ -99,7 +99,7 @@ def why_text(r: Result, k: Kernel) -> str:
     return ", ".join([*said, *why])
 
 
-def status_text(r: Result, kernel: Kernel) -> str:
+def status_text(r: Result, kernel: KernelResult) -> str:
     """`measured` or `predicted`, and whether it is the program as it was written."""
     return kernel.status + (", as written" if kernel.id == r.as_written else "")
 
@@ -124,14 +124,14 @@ def refusals(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def lost_text(lost: Lost, best: Kernel | None) -> str:
+def lost_text(lost: Lost, best: KernelResult | None) -> str:
     best_us = best.us if best else None
     faster = f" ({best_us / lost.us:.2f} times as fast as the best)" if best_us and lost.us else ""
     kernels = f"{lost.kernels} kernel{'s' * (lost.kernels != 1)}"
     return f"{lost.id}, {kernels}, {figure(lost.us)} µs{faster}: {lost.problem}"
 
 
-def error_text(kernel: Kernel) -> str:
+def error_text(kernel: KernelResult) -> str:
     """The error against float64, in multiples of eager PyTorch's own unless that is none."""
     if not kernel.checked:
         return "unchecked"
@@ -177,7 +177,7 @@ def tuning_rows(tuning: Tuning) -> list[tuple[str, object]]:
     ]
 
 
-def chosen_rows(r: Result, best: Kernel) -> list[tuple[str, object]]:
+def chosen_rows(r: Result, best: KernelResult) -> list[tuple[str, object]]:
     us, floor_us = best.us, best.floor_us
     reached = f", {floor_us / us:.0%} of it reached" if us and floor_us is not None else ""
     rows: list[tuple[str, object]] = [
@@ -195,7 +195,7 @@ def chosen_rows(r: Result, best: Kernel) -> list[tuple[str, object]]:
     return rows
 
 
-def errors_text(kernel: Kernel) -> str:
+def errors_text(kernel: KernelResult) -> str:
     """The error against float64, and eager PyTorch's."""
     if not kernel.checked:
         return "unchecked: `mirage search` without --no-tune compares with float64"

@@ -11,7 +11,7 @@ from math import ceil
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import multiplies
 from mirage_cli.codegen.blocks import ScheduledKernel
-from mirage_cli.codegen.loops import Range, chunk, positions, starts
+from mirage_cli.codegen.loops import LoopRange, chunk, positions, starts
 from mirage_cli.codegen.moves import load
 from mirage_cli.codegen.nodes import Place, Scalar, Start
 from mirage_cli.codegen.plan import Statement
@@ -47,7 +47,7 @@ def _block(k: ScheduledKernel, x: Load) -> late.Block:
 
 
 def taken_ahead(
-    phases: Sequence[ScheduledKernel], loop: Loop, part: Range, body: Sequence[Statement], some: Collection[str]
+    phases: Sequence[ScheduledKernel], loop: Loop, part: LoopRange, body: Sequence[Statement], some: Collection[str]
 ) -> tuple[list[Statement], list[Statement], list[Statement]]:
     """What stands in front of a loop, what its body begins with, and the rest of that, with some of its loads an
     iteration ahead."""

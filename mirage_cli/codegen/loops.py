@@ -22,7 +22,7 @@ MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""
 
 
-class Range(NamedTuple):
+class LoopRange(NamedTuple):
     """A part of a loop over one dimension. masks: what these are all the way."""
 
     first: Scalar
@@ -32,16 +32,16 @@ class Range(NamedTuple):
 
 def ranges(
     k: ScheduledKernel, loop: Loop, limits: Sequence[Limit], specialized: bool
-) -> tuple[list[Statement], tuple[Range, ...]]:
+) -> tuple[list[Statement], tuple[LoopRange, ...]]:
     """The parts that a loop is written in, and the marks between them. limits: of the loop."""
     d, *others = loop.dims
     if others:
-        return [], (Range(Number(0), Number(0)),)
+        return [], (LoopRange(Number(0), Number(0)),)
     tile = k.block[d]
     first, last = span(k, d)
     limits = [x for x in limits if not (x.steady and _everywhere(k, x.limit))]
     if not limits:
-        return [], (Range(first, last),)
+        return [], (LoopRange(first, last),)
     found = _Bounds(k, limits)
     marks: list[Statement] = []
 
@@ -54,26 +54,26 @@ def ranges(
         first = mark("begin", _most(first, *(_aligned(least, tile) for least in found.begins)))
     last = mark("end", last, *dict.fromkeys(y.mask for x in limits for y in x.all if not x.parts))
     if ceil(k.sizes[d] / tile) < MIN_PEELED or specialized:
-        return marks, (Range(first, last),)
-    parts: list[Range] = []
+        return marks, (LoopRange(first, last),)
+    parts: list[LoopRange] = []
     known: dict[str, bool] = {}
     if found.gap is not None:
         most, least = found.gap
         pause = mark("pause", _least(last, _most(first, _aligned(nodes.Plus(most, tile), tile))))
-        parts.append(Range(first, pause))
+        parts.append(LoopRange(first, pause))
         first = mark("resume", _most(pause, _aligned(least, tile)))
         known = found.behind_gap
     work = known | found.work
     if found.below:
         whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for most in found.below))
         begun = mark("whole", _least(whole, last))
-        parts.append(Range(first, begun, known))
+        parts.append(LoopRange(first, begun, known))
         first = begun
     if found.above:
         whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least in found.above))
         rest = mark("rest", _most(first, whole))
-        return marks, (*parts, Range(first, rest, work), Range(rest, last, known))
-    return marks, (*parts, Range(first, last, work))
+        return marks, (*parts, LoopRange(first, rest, work), LoopRange(rest, last, known))
+    return marks, (*parts, LoopRange(first, last, work))
 
 
 class _Bounds:

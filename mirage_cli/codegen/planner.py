@@ -34,7 +34,7 @@ from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_prod
 from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import (
-    Range,
+    LoopRange,
     longest_last,
     loop_starts,
     positions,
@@ -396,7 +396,9 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     return body
 
 
-def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str], ahead: Collection[str]) -> list[Statement]:
+def _iteration(
+    c: _Decided, loop: Loop, part: LoopRange, late: frozenset[str], ahead: Collection[str]
+) -> list[Statement]:
     """The statements of an iteration, phase by phase. A value that several phases need is computed in the first.
     ahead: loads of the next iteration."""
     at = c.scheduled.placement.loops.index(loop)
@@ -420,7 +422,7 @@ def _stores(k: ScheduledKernel, some: Sequence[Store], at: Mapping[str, Start]) 
     return [*[plan.Barrier()] * meet, *stores_in_turns(k, some, [store(k, s) for s in some], at)]
 
 
-def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
+def _phase(c: _Decided, loop: Loop, part: LoopRange, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
     """The statements of one phase of an iteration. there: the values of the phases before; this one's are added."""
     k = c.scheduled
     accumulators = dict(loop.accumulators)

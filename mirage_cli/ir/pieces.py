@@ -32,7 +32,7 @@ def pieces_of(size: int) -> tuple[int, int] | None:
     """A size as two powers of two, the larger first, where one block of it would take much more room."""
     first = next_power_of_two(size) // 2
     rest = size - first
-    two = rest >= MIN_DOT and rest & (rest - 1) == 0 and rest < first
+    two = rest >= MIN_DOT and rest & (rest - 1) == 0
     return (first, rest) if two and LEAST_ROOM * size <= next_power_of_two(size) <= HELD else None
 
 

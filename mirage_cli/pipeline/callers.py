@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported
 from mirage_cli.errors import NoKernelError, OptionError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
-from mirage_cli.store.results import Kernel as KernelResult
-from mirage_cli.store.results import Result
+from mirage_cli.store.results import KernelResult, Result
 from mirage_cli.target.files import write_text
 from mirage_cli.target.knobs import MAX_SEED, MAX_WORKERS, WORKERS
 

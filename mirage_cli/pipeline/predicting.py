@@ -17,7 +17,7 @@ from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Key
-from mirage_cli.store.results import Kernel, Lost, Result
+from mirage_cli.store.results import KernelResult, Lost, Result
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, own_sums, reduced_schedule, reduced_sizes
@@ -42,14 +42,14 @@ class Passed:
     many plans there was no time for.
     """
 
-    rows: list[Kernel] = field(default_factory=list[Kernel])
-    overflowing: list[Kernel] = field(default_factory=list[Kernel])
+    rows: list[KernelResult] = field(default_factory=list[KernelResult])
+    overflowing: list[KernelResult] = field(default_factory=list[KernelResult])
     lost: list[Lost] = field(default_factory=list[Lost])
     failures: Counter[str] = field(default_factory=Counter[str])
     unchecked: int = 0
 
     @property
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[KernelResult]:
         return self.rows or self.overflowing
 
 
@@ -98,9 +98,9 @@ def predicted_result(
     return result
 
 
-def row_of(session: Session, program: Program, p: Plan, as_written: str) -> Kernel:
+def row_of(session: Session, program: Program, p: Plan, as_written: str) -> KernelResult:
     """A plan at the schedule that the cost model chose, unchecked."""
-    return Kernel(
+    return KernelResult(
         id=p.id,
         kernels=len(p.graph.kernels),
         schedule=p.schedule,
@@ -114,7 +114,7 @@ def look_at(
     session: Session,
     program: Program,
     p: Plan,
-    row: Kernel,
+    row: KernelResult,
     checks: bool,
     passed: Passed,
     late: Callable[[], bool],

@@ -27,7 +27,7 @@ from mirage_cli.store.results import Unfinished
 from mirage_cli.store.store import Database
 from mirage_cli.tune.measure import Standard, spread
 from mirage_cli.tune.price import total_us
-from mirage_cli.tune.ranks import File, Joined, Task, run
+from mirage_cli.tune.ranks import File, Joined, SplitTask, run
 from mirage_cli.verify.facts import longest_sum
 
 
@@ -92,7 +92,7 @@ def files(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator
         yield File(written.source, program.name, *names), us
 
 
-def task_of(program: Program, split: Split, stages: Sequence[File], whole: File) -> Task:
+def task_of(program: Program, split: Split, stages: Sequence[File], whole: File) -> SplitTask:
     left = iter(stages)
     steps: list[File | Joined] = []
     for stage in split.stages:
@@ -101,4 +101,4 @@ def task_of(program: Program, split: Split, stages: Sequence[File], whole: File)
     dims = {t.name: t.dims for t in (*program.inputs, *program.outputs)}
     cut = {name: i for name, axes in dims.items() for i, d in enumerate(axes) if d in split.axes}
     standard = Standard(program.tolerance, longest_sum(program), overflow_like_eager=True)
-    return Task(split.gpus, measured_problem(program, 0), standard, cut, tuple(steps), whole)
+    return SplitTask(split.gpus, measured_problem(program, 0), standard, cut, tuple(steps), whole)

@@ -17,7 +17,7 @@ from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
-from mirage_cli.store.results import Finalist, Kernel, Lost, Nearby, Rejected, Result, Tuning
+from mirage_cli.store.results import Finalist, KernelResult, Lost, Nearby, Rejected, Result, Tuning
 from mirage_cli.tune.measure import Candidate, Judged, Timing
 from mirage_cli.tune.price import bottlenecks
 from mirage_cli.tune.proposals import Proposals
@@ -49,8 +49,8 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
         return result
     eager = tuned.baselines.get("eager")
 
-    def kernel(t: Trial) -> Kernel:
-        return Kernel(
+    def kernel(t: Trial) -> KernelResult:
+        return KernelResult(
             id=t.mugraph,
             kernels=len(graphs[t.mugraph].kernels),
             schedule=t.schedule,
@@ -64,7 +64,7 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
             bottlenecks=bottlenecks(graphs[t.mugraph], t.schedule, session.target),
         )
 
-    def judged(t: Trial, verdict: Judged) -> Kernel:
+    def judged(t: Trial, verdict: Judged) -> KernelResult:
         return replace(kernel(t), error=verdict.error, eager_error=verdict.eager_error)
 
     winner = judged(best, tuned.verdict)

@@ -19,7 +19,7 @@ from mirage_cli.pipeline.keys import program_hash, versions
 from mirage_cli.pipeline.serving import fastest, with_others
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown
-from mirage_cli.store.results import Kernel, Result
+from mirage_cli.store.results import KernelResult, Result
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
@@ -43,7 +43,7 @@ def keep_kernel(store: Database, key: Key, source: str, result: Result, over: Be
     store.put_best(key, Best(best.id, best.status, best.us, best.schedule.to_json(), source, result), over=over)
 
 
-def info_of(best: Kernel, command: str, gpu: str) -> ExportInfo:
+def info_of(best: KernelResult, command: str, gpu: str) -> ExportInfo:
     """What an exported file says of a kernel."""
     return ExportInfo(
         command=command,

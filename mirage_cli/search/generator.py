@@ -134,7 +134,7 @@ def _explore(
         unsearched.append(greedy.improved(run, fused))
         for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
             run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, budget)
-    except greedy.OutOfTimeError:
+    except greedy.SearchEndedError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
@@ -213,9 +213,9 @@ class _Search:
         return _Search(d, self.target, self.space.bounds, self.prune, self.priced)
 
     def ask(self) -> None:
-        """Raises OutOfTimeError at the deadline."""
+        """Raises SearchEndedError at the deadline."""
         if self.deadline():
-            raise greedy.OutOfTimeError
+            raise greedy.SearchEndedError
 
     # -- kernels
 

@@ -32,12 +32,12 @@ Made = dict[tuple[tuple[Form, ...], ...], Costed | None]
 none."""
 
 
-class OutOfTimeError(Exception):
+class SearchEndedError(Exception):
     """The budget is spent, or the user interrupted."""
 
 
 class Planner(Protocol):
-    """What implements one kernel. Its calls raise OutOfTimeError."""
+    """What implements one kernel. Its calls raise SearchEndedError."""
 
     d: Decomposition
     space: Space
@@ -84,7 +84,7 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
     time allows. In order."""
     kernels, kernel = dict(written), _maker(planner)
     memory = frozenset(f for targets in kernels for f in targets)
-    with suppress(OutOfTimeError):
+    with suppress(SearchEndedError):
         for targets, own in written.items():
             other = kernel(targets, memory) if own.implementation.kernels[0].kind == "library" else None
             if (
@@ -109,7 +109,7 @@ def improved(planner: Planner, kernels: Kernels) -> Kernels:
     """
     kernels, kernel = dict(kernels), _maker(planner)
     gap_us = planner.gap_us
-    with suppress(OutOfTimeError):
+    with suppress(SearchEndedError):
         _fuse(kernels, planner, kernel)
         while _changed(kernels, _with_one_stored(kernels, planner, kernel), gap_us) or _changed(
             kernels, _with_one_in_place(kernels, planner, kernel), gap_us

@@ -129,7 +129,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelResult:
     """A verified μGraph with the schedule that it was timed or ranked with.
 
     kernels: how many it launches. floor_us: what no kernel is expected to undercut. predicted_us: by the cost model,
@@ -189,10 +189,10 @@ class Kernel:
         }
 
     @staticmethod
-    def from_json(x: object, where: str = "the kernel") -> Kernel:
+    def from_json(x: object, where: str = "the kernel") -> KernelResult:
         o = Fields(x, where)
         eager_us = o.maybe("eager_us", number)
-        return Kernel(
+        return KernelResult(
             id=o.one("id", text),
             kernels=o.one("kernels", whole),
             schedule=o.one("schedule", schedule),
@@ -433,10 +433,10 @@ class Result:
     search: Searched
     asked: Asked | None
     as_written: str | None
-    best: Kernel | None = None
-    top: tuple[Kernel, ...] = ()
+    best: KernelResult | None = None
+    top: tuple[KernelResult, ...] = ()
     nearby: tuple[Nearby, ...] = ()
-    variants: tuple[Kernel, ...] = ()
+    variants: tuple[KernelResult, ...] = ()
     in_model: bool = False
     lost: tuple[Lost, ...] = ()
     tuning: Tuning | None = None
@@ -461,7 +461,7 @@ class Result:
     def claiming(self, claim: Callable[[str], str | None]) -> Result:
         """The same, where each kernel says what is known of its being right. claim: by the id of a μGraph."""
 
-        def claimed(kernel: Kernel) -> Kernel:
+        def claimed(kernel: KernelResult) -> KernelResult:
             return replace(kernel, claim=claim(kernel.id))
 
         return replace(self, best=self.best and claimed(self.best), top=tuple(map(claimed, self.top)))
@@ -496,10 +496,10 @@ class Result:
             search=o.one("search", Searched.from_json),
             asked=o.maybe("asked", Asked.from_json),
             as_written=o.maybe("as_written", text),
-            best=o.null_or("best", Kernel.from_json),
-            top=o.one("top", each(Kernel.from_json)),
+            best=o.null_or("best", KernelResult.from_json),
+            top=o.one("top", each(KernelResult.from_json)),
             nearby=o.since("nearby", each(Nearby.from_json), ()),
-            variants=o.since("variants", each(Kernel.from_json), ()),
+            variants=o.since("variants", each(KernelResult.from_json), ()),
             in_model=o.since("in_model", flag, False),
             lost=o.since("lost", each(Lost.from_json), ()),
             tuning=o.maybe("tuning", Tuning.from_json),

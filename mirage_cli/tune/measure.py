@@ -334,7 +334,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class JudgeCandidate:
     candidate: Candidate
     standard: Standard
     anew: bool
@@ -342,7 +342,7 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class TimeCandidates:
     candidates: tuple[Candidate, ...]
     effort: Effort
     seed: int
@@ -446,7 +446,7 @@ class GpuWorker:
         anew: on other data of these distributions than all calls without it. within_s: a judgement that takes longer is
         a failure.
         """
-        return self._ask(Judge(candidate, standard, anew, within_s))
+        return self._ask(JudgeCandidate(candidate, standard, anew, within_s))
 
     def time(
         self,
@@ -471,7 +471,7 @@ class GpuWorker:
         left: tuple[Candidate, ...] = tuple(candidates)
         end = time.monotonic() + within_s
         while left:
-            request = Time(left, effort, seed, end - time.monotonic(), best_us)
+            request = TimeCandidates(left, effort, seed, end - time.monotonic(), best_us)
             answer: Timings | Failure | _Lost = self._ask(request, meanwhile)
             meanwhile = _nothing
             if isinstance(answer, Timings):
@@ -498,11 +498,11 @@ class GpuWorker:
 
     def _ask(
         self,
-        request: Judge | Time | MeasureOverhead | MeasureFloor,
+        request: JudgeCandidate | TimeCandidates | MeasureOverhead | MeasureFloor,
         meanwhile: Callable[[], object] = _nothing,
         again: bool = False,
     ) -> Any:
-        """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError.
+        """The answer: for `TimeCandidates` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError.
 
         again: whether the process that was asked first was killed."""
         child = self._running()
@@ -526,7 +526,7 @@ class GpuWorker:
             answer = _Lost(at.candidate, answer)
         if isinstance(answer, _Lost):
             self._replace()
-            return answer if isinstance(request, Time) else answer.failure
+            return answer if isinstance(request, TimeCandidates) else answer.failure
         return answer
 
     def _running(self, problem: bool = True) -> Child:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from mirage_cli.tune.measure import At, Judged
 from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import Tensors
-from mirage_cli.tune.ranks import TIMEOUT_S, Figures, File, Joined, Task
+from mirage_cli.tune.ranks import TIMEOUT_S, Figures, File, Joined, SplitTask
 from mirage_cli.tune.setting import COLD_L2
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.tune.worker import Bench
@@ -31,7 +31,7 @@ Held = dict[str, torch.Tensor]
 Call = Callable[[Held], Held]
 
 
-def main(connection: Connection[Any, Any], number: int, task: Task, device: str, folder: Path) -> None:
+def main(connection: Connection[Any, Any], number: int, task: SplitTask, device: str, folder: Path) -> None:
     """Sends the figures, or what went wrong."""
     if device == "cpu":
         like_a_gpu()
@@ -66,7 +66,7 @@ class Rank(Bench):
 
     capture_error_mode = "thread_local"  # NCCL's watchdog, a thread of its own, asks for events meanwhile
 
-    def __init__(self, device: torch.device, folder: Path, number: int, task: Task) -> None:
+    def __init__(self, device: torch.device, folder: Path, number: int, task: SplitTask) -> None:
         super().__init__(device, 1.0, folder, _silent)
         self.number, self.task = number, task
         self.problem = task.problem

@@ -36,7 +36,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SplitTask:
     """What each process is given. problem: the whole program's, with tensors of full size.
 
     cut: the axis along which an input or an output is cut; whole where it is not there. steps: of one call.
@@ -64,7 +64,7 @@ class Figures:
     judged: Judged | None
 
 
-def run(task: Task, device: Literal["cuda", "cpu"] = "cuda") -> tuple[Figures, ...]:
+def run(task: SplitTask, device: Literal["cuda", "cpu"] = "cuda") -> tuple[Figures, ...]:
     """The figures of each GPU, joined by NCCL; on the CPU, kernels are interpreted and joined by gloo, and times mean
     little. Raises MeasureError, with the first process that failed."""
     env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}

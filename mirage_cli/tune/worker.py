@@ -41,12 +41,12 @@ from mirage_cli.tune.measure import (
     Failure,
     FailureKind,
     Floor,
-    Judge,
+    JudgeCandidate,
     MeasureFloor,
     MeasureOverhead,
     Problem,
     SetProblem,
-    Time,
+    TimeCandidates,
     Timing,
     Timings,
     WorkerOptions,
@@ -189,9 +189,9 @@ class Bench(Setting):
         match request:
             case SetProblem(problem):
                 return self.set_problem(problem)
-            case Judge(candidate, standard, anew, within_s):
+            case JudgeCandidate(candidate, standard, anew, within_s):
                 return self.judge_all(candidate, standard, anew, within_s)
-            case Time(candidates, effort, seed, within_s, best_us):
+            case TimeCandidates(candidates, effort, seed, within_s, best_us):
                 return Timings(self.time(candidates, effort, seed, within_s, best_us))
             case MeasureOverhead(candidate, function):
                 return self.launch_overhead_us(candidate, function)

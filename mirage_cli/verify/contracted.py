@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.verify.residues import LEVELS, MODULI, Array, Value, aligned, taint_over, union
+from mirage_cli.verify.residues import LEVELS, MODULI, Array, Residues, aligned, taint_over, union
 
 HALF = 16
 """Bits of the low part of a residue."""
@@ -37,7 +37,7 @@ def are_matrices(x: tuple[str, ...], y: tuple[str, ...]) -> bool:
     return bool({*x} - {*y} and {*y} - {*x})
 
 
-def contracted(x: Value, y: Value, axes: tuple[str, ...]) -> tuple[tuple[str, ...], Array] | None:
+def contracted(x: Residues, y: Residues, axes: tuple[str, ...]) -> tuple[tuple[str, ...], Array] | None:
     """The axes of Σ x · y over these axes, and its residues: int64[level, *dims]. None where that is no product of two
     matrices for each index of the axes that stay in both, or a small one. x, y: of kind "field"."""
     lengths = dict(zip(x.dims, x.shape, strict=True)), dict(zip(y.dims, y.shape, strict=True))
@@ -93,7 +93,7 @@ def _multiply(a: Array, b: np.ndarray, p: int, out: Array) -> None:
     np.fmod(found, p, out=out)
 
 
-def taint_of(x: Value, axes: tuple[str, ...], dims: tuple[str, ...]) -> Array | None:
+def taint_of(x: Residues, axes: tuple[str, ...], dims: tuple[str, ...]) -> Array | None:
     """The taint that x gives a sum over these axes of its products, whose axes are dims."""
     taint = taint_over(x.taint, tuple(x.dims.index(a) for a in axes))
     return None if taint is None else aligned(taint, tuple(d for d in x.dims if d not in axes), dims, 1)

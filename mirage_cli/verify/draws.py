@@ -27,7 +27,7 @@ from mirage_cli.verify.residues import (
     NO_GUESSES,
     UNDEFINED,
     Array,
-    Value,
+    Residues,
     aligned,
     as_field,
     no_square,
@@ -129,7 +129,7 @@ def statuses(program: Program, needed: frozenset[str], seed: int, block: range) 
     return {t.name: np.concatenate([part[t.name] for part in parts]) for t in small.outputs}
 
 
-def _statuses(program: Program, results: Mapping[str, Value], draws: int) -> Mapping[str, Array]:
+def _statuses(program: Program, results: Mapping[str, Residues], draws: int) -> Mapping[str, Array]:
     """The statuses of the elements of all outputs, from the results of so many draws."""
     sizes = program.sizes
     found: dict[str, Array] = {}
@@ -139,7 +139,7 @@ def _statuses(program: Program, results: Mapping[str, Value], draws: int) -> Map
     return found
 
 
-def status_of(x: Value) -> Array:
+def status_of(x: Residues) -> Array:
     """The status of each element. Those without taint in some residue are known."""
     _, certain = same(x, x)
     known = np.where(certain, KNOWN, DOUBT).astype(np.int8)
@@ -147,7 +147,7 @@ def status_of(x: Value) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
+def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Residues]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
@@ -171,7 +171,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 
-def _at(x: Value, places: list[int]) -> Value:
+def _at(x: Residues, places: list[int]) -> Residues:
     """Some draws of an input."""
     return replace(x, data=x.data[:, places] if x.kind == "field" else x.data[places])
 
@@ -183,7 +183,7 @@ class _Sketch(Field):
         super().__init__(seed, sizes)
         self.counts_guesses = False
 
-    def log(self, x: Value) -> Value:
+    def log(self, x: Residues) -> Residues:
         x = as_field(x)
         doubt = no_square(x.data) if x.taint is None else no_square(x.data) | x.taint
         y = super().log(replace(x, data=np.where(doubt, 1, x.data), taint=doubt))

@@ -29,11 +29,11 @@ from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
 from mirage_cli.verify.fieldsemantics import one_draw, spread
 from mirage_cli.verify.floatsemantics import FloatSemantics
-from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
+from mirage_cli.verify.interpret import VerificationEndedError, never, run_mugraph, run_program
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_instance, turns
-from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
+from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Residues, aligned, compared_levels, same
 from mirage_cli.verify.rings import reduced_to
 from mirage_cli.verify.semantics import Named, ScheduleFailure
 from mirage_cli.verify.squares import effort
@@ -98,12 +98,12 @@ def check_equivalence(
         return refused("structure", problem)
     try:
         return _tested(*with_limits_as_axes(program, graph), seed, tests, end)
-    except OutOfTimeError:
+    except VerificationEndedError:
         return refused("time", "its tests would take longer than there is time for")
 
 
 def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callable[[], bool]) -> Verdict:
-    """Raises OutOfTimeError."""
+    """Raises VerificationEndedError."""
     proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
     passed: list[Claim] = []
     far = turns(program, graph)
@@ -142,7 +142,7 @@ def _test(
     for least, idle in ((False, REDRAWS), (True, LEAST_REDRAWS)):
         sizes, schedule = small_instance(program, graph, seed, least=least, read=read)
         if elements(program, sizes) > MOST_ELEMENTS:
-            raise OutOfTimeError
+            raise VerificationEndedError
         if draw:
             sizes |= dynamic_sizes(graph, schedule, seed)[draw - 1]
         series.append(Series(program, graph, sizes, schedule, seed, end))
@@ -273,14 +273,14 @@ class Series:
     def run_block(self, block: range) -> tuple[Verdict | Claim | None, bool]:
         """A refusal, or what the test claims once it has covered all; and whether the block brought anything."""
         if self.end():
-            raise OutOfTimeError
+            raise VerificationEndedError
         needed = frozenset(name for name, x in self.coverage.items() if x.unfinished())
         status = statuses(self.program, needed, self.seed, block)
         left, brought = set(block), False
         while selected := self.select(status, block, left):
             before = [x.progress() for x in self.coverage.values()]
             if self.end():
-                raise OutOfTimeError
+                raise VerificationEndedError
             run = run_draws(self.program, self.seed, block, tuple(selected))
             outcome = self.compare(run, doubtful=False)
             if isinstance(outcome, Verdict):
@@ -420,7 +420,7 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     return np.abs(x) if positive else x
 
 
-def _element(x: Value, at: tuple[int, ...]) -> str:
+def _element(x: Residues, at: tuple[int, ...]) -> str:
     if x.flags is not None and x.flags[at]:
         return {1: "inf", -1: "-inf", 2: "undefined"}[int(x.flags[at])]
     if x.kind != "field":

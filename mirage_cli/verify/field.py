@@ -54,7 +54,7 @@ from mirage_cli.verify.residues import (
     SPENT,
     UNDEFINED,
     Array,
-    Value,
+    Residues,
     aligned,
     as_field,
     axis_flags,
@@ -102,7 +102,7 @@ def _front(table: tuple[tuple[str, ...], Array]) -> tuple[tuple[str, ...], tuple
     return front, data.shape[: len(front)]
 
 
-def _zeros(x: Value, dims: tuple[str, ...]) -> Array:
+def _zeros(x: Residues, dims: tuple[str, ...]) -> Array:
     """In which residues a value is 0, along these axes."""
     return aligned(x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE), x.dims, dims, 1)
 
@@ -168,7 +168,7 @@ class Field:
         self.counts_guesses = True
         self._exp_tables: Array | None = None
         self._names: dict[str, int] = {}
-        self._constants: dict[tuple[int, int] | float, Value] = {}  # which equations of many program instances share
+        self._constants: dict[tuple[int, int] | float, Residues] = {}  # which equations of many program instances share
 
     # -- leaves
 
@@ -182,7 +182,7 @@ class Field:
         divisors: Sequence[int] = (),
         edges: Sequence[int] = (),
         padded: bool = False,
-    ) -> Value:
+    ) -> Residues:
         """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
         sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
         first. divisors: every other integer is one below a multiple of these, where a quotient changes. edges: every
@@ -193,11 +193,11 @@ class Field:
             x = self._integers(shape, most, distinct, divisors, edges)
             if padded:
                 x = np.where(self._rng.integers(0, PADDED, size=shape) == 0, -1, x)
-            return Value(dims, "int", x)
+            return Residues(dims, "int", x)
         if type == "bool":
-            return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
+            return Residues(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
-        return Value(dims, "field", data)
+        return Residues(dims, "field", data)
 
     def _integers(
         self, shape: tuple[int, ...], below: int, distinct: bool, divisors: Sequence[int], edges: Sequence[int]
@@ -219,58 +219,58 @@ class Field:
         _, first = np.unique(many, return_index=True)
         return many[np.sort(first)[: len(row)]]
 
-    def const(self, c: Number) -> Value:
+    def const(self, c: Number) -> Residues:
         key = (c.numerator, c.denominator) if isinstance(c, Fraction) else c
         if key not in self._constants:
             self._constants[key] = self._const(c)
         return self._constants[key]
 
-    def _const(self, c: Number) -> Value:
+    def _const(self, c: Number) -> Residues:
         sign = (c > 0) - (c < 0)
         if not isinstance(c, Fraction):
             flags = np.array(PLUS_INF if sign > 0 else MINUS_INF, dtype=np.int8)
-            return Value((), "field", np.zeros(LEVELS, dtype=np.int64), ALL, flags, None, sign)
+            return Residues((), "field", np.zeros(LEVELS, dtype=np.int64), ALL, flags, None, sign)
         if c.denominator == 1 and abs(c) < 1 << 31:
-            return Value((), "int", np.array(int(c), dtype=np.int64), sign=sign, large=abs(c) > 1)
+            return Residues((), "int", np.array(int(c), dtype=np.int64), sign=sign, large=abs(c) > 1)
         data = np.array([c.numerator * pow(c.denominator, -1, p) % p for p in MODULI], dtype=np.int64)
-        return Value((), "field", data, sign=sign)
+        return Residues((), "field", data, sign=sign)
 
-    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Residues:
         """A constant array. Infinity as an integer is the largest or smallest int64."""
         if type == "int" and not isinstance(c, Fraction):
             info = np.iinfo(np.int64)
-            return Value(dims, "int", np.full(shape, info.max if c > 0 else info.min, dtype=np.int64))
+            return Residues(dims, "int", np.full(shape, info.max if c > 0 else info.min, dtype=np.int64))
         x = self.const(c)
         if type == "int":
-            return Value(dims, "int", np.full(shape, x.data))
+            return Residues(dims, "int", np.full(shape, x.data))
         x = as_field(x)
         flags = None if x.flags is None else np.full(shape, x.flags)
         data = np.broadcast_to(x.data.reshape((LEVELS,) + (1,) * len(shape)), (LEVELS, *shape))
-        return Value(dims, "field", data, flags=flags)
+        return Residues(dims, "field", data, flags=flags)
 
-    def index(self, axis: str) -> Value:
+    def index(self, axis: str) -> Residues:
         i = parse_index(axis)
         dims, positions = placed(i, self.window, self.sizes, self.tables)
         first, last = i.bounds(self.sizes)
         ascends = i.affine and all(c > 0 for _, c in i.terms)  # it begins at this position, whatever its axes' sizes
-        return Value(dims, "int", positions, reach=(min(0, first) if ascends and first < last else first, last))
+        return Residues(dims, "int", positions, reach=(min(0, first) if ascends and first < last else first, last))
 
-    def size(self, axis: str) -> Value:
-        return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)
+    def size(self, axis: str) -> Residues:
+        return Residues((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)
 
     # -- arithmetic
 
-    def add(self, x: Value, y: Value) -> Value:
+    def add(self, x: Residues, y: Residues) -> Residues:
         return self._linear(np.add, x, y) if (same := beside_number(x, y, 0)) is None else same
 
-    def sub(self, x: Value, y: Value) -> Value:
+    def sub(self, x: Residues, y: Residues) -> Residues:
         return self._linear(np.subtract, x, y)
 
-    def _linear(self, op: Any, x: Value, y: Value) -> Value:
+    def _linear(self, op: Any, x: Residues, y: Residues) -> Residues:
         dims = union(x.dims, y.dims)
         if x.kind == y.kind == "int":
             data = op(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-            return Value(dims, "int", data, taint=joint_taint((x, y), dims), large=x.large or y.large)
+            return Residues(dims, "int", data, taint=joint_taint((x, y), dims), large=x.large or y.large)
         x, y = as_field(x), as_field(y)
         valid = both_valid(x, y)
         if not any(valid):
@@ -287,14 +287,14 @@ class Field:
             flags = _flags_of_sum(f, g)
         return finish(dims, data, valid, flags, joint_taint((x, y), dims))
 
-    def mul(self, x: Value, y: Value) -> Value:
+    def mul(self, x: Residues, y: Residues) -> Residues:
         if (same := beside_number(x, y, 1)) is not None:
             return same
         dims = union(x.dims, y.dims)
         sign = x.sign * y.sign
         if x.kind == y.kind == "int":
             data = aligned(x.data, x.dims, dims) * aligned(y.data, y.dims, dims)
-            return Value(dims, "int", data, taint=joint_taint((x, y), dims), sign=sign, large=x.large or y.large)
+            return Residues(dims, "int", data, taint=joint_taint((x, y), dims), sign=sign, large=x.large or y.large)
         signs = (self._signs(x, dims), self._signs(y, dims)) if x.flags is not None or y.flags is not None else None
         x, y = as_field(x), as_field(y)
         valid = both_valid(x, y)
@@ -305,7 +305,7 @@ class Field:
         flags = None if signs is None else _flags_of_product(*signs[0], *signs[1])
         return finish(dims, data, valid, flags, joint_taint((x, y), dims), sign)
 
-    def _signs(self, x: Value, dims: tuple[str, ...]) -> tuple[Array, Array]:
+    def _signs(self, x: Residues, dims: tuple[str, ...]) -> tuple[Array, Array]:
         """The flags and the signs of x; the sign is 0 where it is 0 or unknown."""
         flags = axis_flags(x, dims)
         if x.kind != "field":
@@ -316,12 +316,12 @@ class Field:
             return np.zeros_like(finite, dtype=np.int8), finite
         return flags, np.where(flags == FINITE, finite, np.where(flags == UNDEFINED, 0, flags))
 
-    def div(self, x: Value, y: Value) -> Value:
+    def div(self, x: Residues, y: Residues) -> Residues:
         """x / y. An integer divided by 1 or -1 stays one, which the algebra does not write down."""
         unit = x.kind == y.kind == "int" and not y.dims and abs(y.data) == 1
         return self.mul(x, y if unit else self.pow(y, Fraction(-1)))
 
-    def pow(self, x: Value, c: Number) -> Value:
+    def pow(self, x: Residues, c: Number) -> Residues:
         """x ** c. Roots of non-squares give a root of -x, and taint the element. Infinite c: a random function."""
         x = as_field(x)
         if not isinstance(c, Fraction):
@@ -347,7 +347,7 @@ class Field:
         data = np.where(zero, 1 if c == 0 else 0, data)
         return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
 
-    def finite(self, m: Value) -> Value:
+    def finite(self, m: Residues) -> Residues:
         """m where it is not -infinity, else 0."""
         if m.flags is None:
             return m
@@ -355,7 +355,7 @@ class Field:
 
     # -- exponentials
 
-    def exp(self, x: Value) -> Value:
+    def exp(self, x: Residues) -> Residues:
         """ω ** x, one level up; a random function where x has no level to spend."""
         x = as_field(x)
         valid = (*x.valid[1:], SPENT)
@@ -384,7 +384,7 @@ class Field:
             self._exp_tables = np.array([[powers(pow(w, 256**k, p), 256, p) for k in range(4)] for w, p in moduli])
         return self._exp_tables
 
-    def log(self, x: Value) -> Value:
+    def log(self, x: Residues) -> Residues:
         """The discrete logarithm, one level down: half that of x². Of a non-square it is that of -x, and tainted."""
         x = as_field(x)
         valid = (SPENT, *x.valid[:-1])
@@ -412,7 +412,7 @@ class Field:
 
     # -- random functions
 
-    def fn(self, name: str, *args: Value, at_zero: Fraction | None = None) -> Value:
+    def fn(self, name: str, *args: Residues, at_zero: Fraction | None = None) -> Residues:
         """A random function, the same for equal names and arguments: in each residue a function of that residue, and
         of the first one that is left where it is spent. at_zero: its value where the first argument is 0: loops and
         padding rest on that (`known_value` in `ir.reach`, `zero` in OPS)."""
@@ -424,7 +424,7 @@ class Field:
             data = np.where(_zeros(seen[0], dims), known.reshape(LEVELS, *(1,) * (data.ndim - 1)), data)
         return self._random(data, args, seen, dims)
 
-    def symmetric(self, name: str, x: Value, y: Value, *, either: bool) -> Value:
+    def symmetric(self, name: str, x: Residues, y: Residues, *, either: bool) -> Residues:
         """The same in either order of the arguments. It is 0 where both are 0, or where either is."""
         dims = union(x.dims, y.dims)
         seen = seen_by_functions(x), seen_by_functions(y)
@@ -434,11 +434,13 @@ class Field:
             data = np.where(a | b if either else a & b, 0, data)
         return self._random(data, (x, y), seen, dims)
 
-    def _random(self, data: Array, args: tuple[Value, ...], seen: tuple[Value, ...], dims: tuple[str, ...]) -> Value:
+    def _random(
+        self, data: Array, args: tuple[Residues, ...], seen: tuple[Residues, ...], dims: tuple[str, ...]
+    ) -> Residues:
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
         return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
 
-    def integer(self, x: Value) -> Value:
+    def integer(self, x: Residues) -> Residues:
         """x without its fraction: a random function, but of what is known to be an integer (`ordered`)."""
         whole, known = ordered(x)
         if known.all():
@@ -447,7 +449,7 @@ class Field:
         data = np.where(known, whole % columns(whole), found.data)
         return finish(x.dims, data, found.valid, found.flags, found.taint)
 
-    def _borrowed(self, name: str, *args: Value) -> Value:
+    def _borrowed(self, name: str, *args: Residues) -> Residues:
         """A random function in the place of an operator whose meaning has no residue left."""
         return replace(self.fn(name, *args), valid=ALL_BORROWED)
 
@@ -457,7 +459,7 @@ class Field:
         added, moduli = (x.reshape(-1, *(1,) * (state.ndim - 1)) for x in (LEVEL_KEYS, UNSIGNED_MODULI))
         return (mix(state + added) % moduli).astype(np.int64)
 
-    def _hash(self, name: str, seen: tuple[Value, ...], dims: tuple[str, ...]) -> Array:
+    def _hash(self, name: str, seen: tuple[Residues, ...], dims: tuple[str, ...]) -> Array:
         """A hash of the arguments in each level."""
         if name not in self._names:
             digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
@@ -472,7 +474,7 @@ class Field:
         return state
 
     @staticmethod
-    def _undefined(args: Iterable[Value], dims: tuple[str, ...]) -> Array | None:
+    def _undefined(args: Iterable[Residues], dims: tuple[str, ...]) -> Array | None:
         total: Array | None = None
         for x in args:
             if x.flags is not None:
@@ -482,13 +484,13 @@ class Field:
 
     # -- order
 
-    def extremum(self, x: Value, y: Value, *, largest: bool) -> Value:
+    def extremum(self, x: Residues, y: Residues, *, largest: bool) -> Residues:
         """A symmetric random function; exact between small integers (`ordered`) and where one side is infinite."""
         dims = union(x.dims, y.dims)
         pick = np.maximum if largest else np.minimum
         if x.kind == y.kind == "int" and not (x.large or y.large):
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-            return Value(dims, "int", data, taint=joint_taint((x, y), dims))
+            return Residues(dims, "int", data, taint=joint_taint((x, y), dims))
         a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
         mixed = self._hash(pick.__name__, (x,), dims) + self._hash(pick.__name__, (y,), dims)
@@ -504,11 +506,11 @@ class Field:
         valid = both_valid(x, y)
         return finish(dims, data, valid if any(valid) else ALL_BORROWED, flags, taint)
 
-    def less(self, x: Value, y: Value) -> Value:
+    def less(self, x: Residues, y: Residues) -> Residues:
         """A mask, a random function of both sides unless exact."""
         return self._compared(x, y, np.less, lambda ordered, *_: ordered & ODD == 1)
 
-    def equal(self, x: Value, y: Value) -> Value:
+    def equal(self, x: Residues, y: Residues) -> Residues:
         """A mask, a symmetric random function unless exact."""
         return self._compared(
             x,
@@ -517,7 +519,7 @@ class Field:
             lambda _, x, y, dims: mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & ODD == 0,
         )
 
-    def mask(self, name: str, *args: Value) -> Value:
+    def mask(self, name: str, *args: Residues) -> Residues:
         """A mask, a random function of its arguments, be they infinite or undefined."""
         dims = union(*(x.dims for x in args))
         valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
@@ -526,11 +528,15 @@ class Field:
         self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims)
         taint = joint_taint(seen, dims)
         taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
-        return Value(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
+        return Residues(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
 
     def _compared(
-        self, x: Value, y: Value, exactly: np.ufunc, guess: Callable[[Array, Value, Value, tuple[str, ...]], Array]
-    ) -> Value:
+        self,
+        x: Residues,
+        y: Residues,
+        exactly: np.ufunc,
+        guess: Callable[[Array, Residues, Residues, tuple[str, ...]], Array],
+    ) -> Residues:
         """guess: a random mask, of a hash of both sides in their order, and of the sides."""
         dims = union(x.dims, y.dims)
         valid = ALL if both_valid(x, y)[0] == OWN else ALL_BORROWED  # a mask sees the first residue
@@ -551,7 +557,7 @@ class Field:
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
                 data = np.where((f != FINITE) | (g != FINITE), exactly(f, g), data)
-        return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
+        return Residues(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
 
     def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
         """Counts the different guesses of a comparison, but for elements that are known. Not all are."""
@@ -565,7 +571,7 @@ class Field:
         found = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in each]
         self.fewest_guesses = np.minimum(self.fewest_guesses, found)
 
-    def where(self, mask: Value, x: Value, y: Value) -> Value:
+    def where(self, mask: Residues, x: Residues, y: Residues) -> Residues:
         dims = union(mask.dims, x.dims, y.dims)
         m = aligned(mask.data, mask.dims, dims)
         taint = joint_taint((x, y), dims)
@@ -574,7 +580,7 @@ class Field:
             taint = hidden if taint is None else taint | hidden
         if x.kind == y.kind != "field":
             data = np.where(m, aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-            return Value(dims, x.kind, data, both_valid(mask, x, y), taint=taint, large=x.large or y.large)
+            return Residues(dims, x.kind, data, both_valid(mask, x, y), taint=taint, large=x.large or y.large)
         x, y = as_field(x), as_field(y)
         valid = both_valid(mask, x, y)
         if not any(valid):
@@ -588,13 +594,13 @@ class Field:
 
     # -- reductions
 
-    def sum(self, x: Value, axes: tuple[str, ...]) -> Value:
+    def sum(self, x: Residues, axes: tuple[str, ...]) -> Residues:
         at = tuple(x.dims.index(a) for a in axes)
         dims = tuple(d for d in x.dims if d not in axes)
         lead = 0 if x.kind == "int" else 1
         taint = taint_over(x.taint, at)
         if x.kind == "int":
-            return Value(dims, "int", x.data.sum(axis=at), taint=taint, large=x.large)
+            return Residues(dims, "int", x.data.sum(axis=at), taint=taint, large=x.large)
         x = as_field(x)
         data = x.data.sum(axis=tuple(a + lead for a in at))
         data = np.remainder(data, columns(data))
@@ -605,7 +611,7 @@ class Field:
             flags = np.where((up & down) | (x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
         return finish(dims, data, x.valid, flags, taint)
 
-    def dot(self, x: Value, y: Value, axes: tuple[str, ...]) -> Value:
+    def dot(self, x: Residues, y: Residues, axes: tuple[str, ...]) -> Residues:
         valid, finite = both_valid(x, y), x.flags is None and y.flags is None
         plain = x.kind == y.kind == "field" and finite and any(valid)
         if not plain or (found := contracted(x, y, axes)) is None:
@@ -614,7 +620,7 @@ class Field:
         taints = [t for v in (x, y) if (t := taint_of(v, axes, dims)) is not None]
         return finish(dims, data, valid, None, functools.reduce(np.logical_or, taints) if taints else None)
 
-    def prod(self, x: Value, axes: tuple[str, ...]) -> Value:
+    def prod(self, x: Residues, axes: tuple[str, ...]) -> Residues:
         """The product of all elements along these axes. Where one is infinite, it has no value: its sign is that of all
         others, and one may be 0."""
         at, x = tuple(x.dims.index(a) for a in axes), as_field(x)
@@ -625,7 +631,7 @@ class Field:
         factors = aligned(x.data, x.dims, (*dims, *axes), 1)
         return finish(dims, _product(factors, len(dims) + 1), x.valid, flags, taint_over(x.taint, at))
 
-    def reduce_extremum(self, x: Value, axes: tuple[str, ...], *, largest: bool) -> Value:
+    def reduce_extremum(self, x: Residues, axes: tuple[str, ...], *, largest: bool) -> Residues:
         """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
         at = tuple(x.dims.index(a) for a in axes)
         dims = tuple(d for d in x.dims if d not in axes)
@@ -644,7 +650,7 @@ class Field:
         taint = taint_over(x.taint, at)
         return finish(dims, (data - self._shift(largest, data.ndim)) % p, x.valid, flags, taint)
 
-    def join(self, x: Value, y: Value, *, largest: bool) -> Value:
+    def join(self, x: Residues, y: Residues, *, largest: bool) -> Residues:
         """The maximum or minimum over two parts of an axis from those of the parts, with equal dims."""
         x, y = as_field(x), as_field(y)
         lead = ("", *x.dims)
@@ -656,7 +662,7 @@ class Field:
             total = joint_taint((x, y), x.dims)
             assert total is not None
             taint = np.broadcast_to(total[:, None], data.shape)
-        whole = Value(lead, "field", data, both_valid(x, y), flags, taint)
+        whole = Residues(lead, "field", data, both_valid(x, y), flags, taint)
         return self.reduce_extremum(whole, ("",), largest=largest)
 
     def _shift(self, largest: bool, ndim: int) -> Array:

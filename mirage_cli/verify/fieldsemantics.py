@@ -22,7 +22,7 @@ from mirage_cli.verify.places import (
     window_places,
     within,
 )
-from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
+from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Residues, aligned, as_field, both_valid, same
 from mirage_cli.verify.semantics import Array, At, Window
 
 
@@ -35,7 +35,7 @@ class FieldSemantics:
         self.window: Window = {}
         self.tables: Tables = {}
 
-    def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Value:
+    def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Residues:
         row, F = OPS[op], self.field
         if row.kind == "leaf":
             F.window, F.sizes, F.tables = self.window, self.sizes, self.tables
@@ -51,46 +51,46 @@ class FieldSemantics:
             return row.field(F, *values, axes)
         return row.field(F, *values)
 
-    def _value(self, a: Any) -> Value:
-        return a if isinstance(a, Value) else self.field.const(a)
+    def _value(self, a: Any) -> Residues:
+        return a if isinstance(a, Residues) else self.field.const(a)
 
-    def join(self, op: str, accumulator: Value, tile: Value) -> Value:
+    def join(self, op: str, accumulator: Residues, tile: Residues) -> Residues:
         if OPS[op].extremum:
             return self.field.join(accumulator, tile, largest=OPS[op].identity == -inf)
         return OPS[OPS[op].joins].field(self.field, accumulator, tile)
 
-    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Residues:
         return self.field.full(c, dims, shape, type)
 
-    def mask(self, dims: tuple[str, ...], data: Array) -> Value:
-        return Value(dims, "bool", data)
+    def mask(self, dims: tuple[str, ...], data: Array) -> Residues:
+        return Residues(dims, "bool", data)
 
     def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FieldMemory:
         return FieldMemory(name, dims, shape)
 
-    def input(self, name: str, value: Value, dims: tuple[str, ...]) -> FieldMemory:
+    def input(self, name: str, value: Residues, dims: tuple[str, ...]) -> FieldMemory:
         memory = FieldMemory(name, dims, value.shape)
         memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
         memory.given, memory.written[...] = True, False
         return memory
 
-    def tile(self, value: Value, window: Window) -> Value:
+    def tile(self, value: Residues, window: Window) -> Residues:
         at = window_places(value.dims, window)
         return value if at is None else _part(value, at, value.dims)
 
-    def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
+    def seen_as(self, value: Residues, dims: tuple[str, ...], shape: tuple[int, ...]) -> Residues:
         lead = (LEVELS,) if value.kind == "field" else ()
         flags = None if value.flags is None else value.flags.reshape(shape)
         taint = None if value.taint is None else value.whole_taint.reshape((LEVELS, *shape))
         return replace(value, dims=dims, data=value.data.reshape((*lead, *shape)), flags=flags, taint=taint)
 
 
-def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
+def _part(x: Residues, at: At, dims: tuple[str, ...]) -> Residues:
     """The elements at these places, whose axes are these."""
     take = within(at, x.shape)
     flags = None if x.flags is None else take(x.flags, 0)
     taint = None if x.taint is None else take(x.whole_taint, 1)
-    return Value(
+    return Residues(
         dims,
         x.kind,
         take(x.data, int(x.kind == "field")),
@@ -110,14 +110,14 @@ class FieldMemory:
         self.name = name
         self.given = self.changes = False
         self.written = np.zeros(shape, dtype=bool)
-        self.value: Value | None = None  # with every element undefined or written
+        self.value: Residues | None = None  # with every element undefined or written
         self.dims = dims
 
-    def whole(self) -> Value:
+    def whole(self) -> Residues:
         assert self.value is not None
         return self.value
 
-    def read(self, at: At, dims: tuple[str, ...]) -> Value:
+    def read(self, at: At, dims: tuple[str, ...]) -> Residues:
         assert self.value is not None
         x = _part(self.value, at, dims)
         if not self.changes:
@@ -125,7 +125,7 @@ class FieldMemory:
         flags, taint = (None if y is None else y.copy() for y in (x.flags, x.taint))
         return replace(x, data=x.data.copy(), flags=flags, taint=taint)
 
-    def write(self, at: At, dims: tuple[str, ...], value: Value, padded: bool = False) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Residues, padded: bool = False) -> None:
         if padded and (kept := named(at)) is not None:
             x = spread(value, dims, kept.shape)
             flags, taint = (None if y is None else y[..., kept] for y in (x.flags, x.taint))
@@ -155,13 +155,15 @@ class FieldMemory:
                 self.value = replace(old, valid=both_valid(old, value))
         self.written[at] = True
 
-    def _poison(self, like: Value) -> Value:
+    def _poison(self, like: Residues) -> Residues:
         shape = self.written.shape
         if like.kind == "bool":
-            return Value(self.dims, "bool", np.zeros(shape, dtype=np.bool_))
+            return Residues(self.dims, "bool", np.zeros(shape, dtype=np.bool_))
         if like.kind == "int":
-            return Value(self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large, reach=like.reach)
-        return Value(
+            return Residues(
+                self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large, reach=like.reach
+            )
+        return Residues(
             self.dims,
             "field",
             np.zeros((LEVELS, *shape), dtype=np.int64),
@@ -171,14 +173,14 @@ class FieldMemory:
         )
 
 
-def _thawed(x: Value, written: Array) -> Value:
+def _thawed(x: Residues, written: Array) -> Residues:
     """A field value that may be written to: flags and taint are arrays of their own."""
     flags = np.where(written, FINITE if x.flags is None else x.flags, UNDEFINED).astype(np.int8)
     taint = np.zeros(x.data.shape, dtype=bool) if x.taint is None else x.taint.copy()
     return replace(x, data=x.data.copy(), flags=flags, taint=taint)
 
 
-def spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
+def spread(x: Residues, dims: tuple[str, ...], shape: tuple[int, ...]) -> Residues:
     """x with exactly these axes, repeated along those that it lacks."""
     lead = 0 if x.kind != "field" else 1
     if x.dims == dims and x.shape == shape:
@@ -190,7 +192,7 @@ def spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     return replace(x, dims=dims, data=data, flags=flags, taint=taint)
 
 
-def one_draw(x: Value, n: int) -> Value:
+def one_draw(x: Residues, n: int) -> Residues:
     """The value of one draw, of those along the first axis."""
     flags = None if x.flags is None else x.flags[n]
     taint = None if x.taint is None else x.whole_taint[:, n]

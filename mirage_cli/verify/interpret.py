@@ -37,7 +37,7 @@ from mirage_cli.verify.residues import DRAW
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window
 
 
-class OutOfTimeError(Exception):
+class VerificationEndedError(Exception):
     """There is no time left to execute a μGraph."""
 
 
@@ -139,7 +139,7 @@ def run_mugraph(
     the time is up.
 
     Raises ScheduleFailure for a race, conflicting stores, or stores that do not write just what they should: all of a
-    tensor, or its parts. InexpressibleError as `place` does. OutOfTimeError at the end.
+    tensor, or its parts. InexpressibleError as `place` does. VerificationEndedError at the end.
     """
     tensors = graph.tensors()
     parts = program.parts if program else ()
@@ -276,7 +276,7 @@ class _Run:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
 
     def execute(self, kernel: Kernel, schedule: KernelSchedule, rng: random.Random) -> None:
-        """Runs every program instance of a kernel, in a random order. Raises OutOfTimeError."""
+        """Runs every program instance of a kernel, in a random order. Raises VerificationEndedError."""
         changing, sizes = {*self.live, *(s.buffer for s in kernel.stores)}, self.semantics.sizes
 
         def held(name: str) -> bytes | None:
@@ -292,7 +292,7 @@ class _Run:
         rng.shuffle(groups)
         for part, instances in groups:
             if self.end():
-                raise OutOfTimeError
+                raise VerificationEndedError
             rng.shuffle(instances)
             _Instances(self, part, schedule, instances).run()
 

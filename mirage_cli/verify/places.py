@@ -9,7 +9,7 @@ import numpy as np
 
 from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, read_by, renames
 from mirage_cli.ir.access_text import substitution
-from mirage_cli.verify.residues import DRAW, Value
+from mirage_cli.verify.residues import DRAW, Residues
 from mirage_cli.verify.semantics import Array, At, Memory, Named, ScheduleFailure, Window
 
 NAMED = ("named",)
@@ -53,7 +53,7 @@ def window_places(dims: tuple[str, ...], window: Window) -> At | None:
 
 
 def renamed(
-    x: Value | Named, tables: Sequence[Value | Named], axes: tuple[str, ...], sizes: Mapping[str, int]
+    x: Residues | Named, tables: Sequence[Residues | Named], axes: tuple[str, ...], sizes: Mapping[str, int]
 ) -> tuple[At, tuple[str, ...]]:
     """Where the elements of a renamed value lie in it, and its axes. Each table may have axes in front of its own."""
     shape = x.data.shape[-len(x.dims) :] if x.dims else ()

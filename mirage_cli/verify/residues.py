@@ -43,7 +43,7 @@ GENERATOR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Residues:
     """An array over named axes.
 
     kind: "field" has data int64[level, *dims]; "int" (exact) and "bool" have data [*dims].
@@ -78,10 +78,10 @@ class Value:
         """The taint of each element."""
         return np.broadcast_to(False if self.taint is None else self.taint, (LEVELS, *self.shape))
 
-    def __and__(self, other: Value) -> Value:
+    def __and__(self, other: Residues) -> Residues:
         return logical(np.logical_and, self, other)
 
-    def reaches(self, other: Value) -> bool:
+    def reaches(self, other: Residues) -> bool:
         """Whether an index comes to lie on both sides of a number, or on it: what a comparison with another number
         gives is seen then. Of one position there is nothing else to be seen, and none where the index is behind the
         number at all sizes."""
@@ -90,17 +90,17 @@ class Value:
         first, last = self.reach
         return first == last or first <= int(other.data) <= last
 
-    def __or__(self, other: Value) -> Value:
+    def __or__(self, other: Residues) -> Residues:
         return logical(np.logical_or, self, other)
 
-    def __xor__(self, other: Value) -> Value:
+    def __xor__(self, other: Residues) -> Residues:
         return logical(np.logical_xor, self, other)
 
-    def __invert__(self) -> Value:
+    def __invert__(self) -> Residues:
         return replace(self, data=~self.data)
 
 
-def beside_number(x: Value, y: Value, number: int) -> Value | None:
+def beside_number(x: Residues, y: Residues, number: int) -> Residues | None:
     """The other of two integers where one is this number: an index plus 0 reaches as far as the index."""
     pairs = ((x, y), (y, x)) if x.kind == y.kind == "int" else ()
     return next((b for a, b in pairs if not a.dims and a.taint is None and int(a.data) == number), None)
@@ -135,11 +135,11 @@ def union(*dims: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(d for group in dims for d in group))
 
 
-def axis_flags(x: Value, dims: tuple[str, ...]) -> Array | None:
+def axis_flags(x: Residues, dims: tuple[str, ...]) -> Array | None:
     return None if x.flags is None else aligned(x.flags, x.dims, dims)
 
 
-def joint_taint(values: Iterable[Value], dims: tuple[str, ...]) -> Array | None:
+def joint_taint(values: Iterable[Residues], dims: tuple[str, ...]) -> Array | None:
     total: Array | None = None
     for x in values:
         if x.taint is not None:
@@ -158,15 +158,15 @@ def taint_over(taint: Array | None, at: tuple[int, ...]) -> Array | None:
     return None if taint is None else np.asarray(taint.any(axis=tuple(a + 1 for a in at)))
 
 
-def logical(op: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
+def logical(op: Callable[[Array, Array], Array], x: Residues, y: Residues) -> Residues:
     dims = union(x.dims, y.dims)
     data = op(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-    return Value(dims, "bool", data, both_valid(x, y), taint=joint_taint((x, y), dims))
+    return Residues(dims, "bool", data, both_valid(x, y), taint=joint_taint((x, y), dims))
 
 
 def finish(
     dims: tuple[str, ...], data: Array, valid: Valid, flags: Array | None, taint: Array | None, sign: int = 0
-) -> Value:
+) -> Residues:
     """A field value with clean flags: residues 0 where flagged, no flags where there are none."""
     shape = data.shape[1:]
     if flags is not None:
@@ -177,16 +177,16 @@ def finish(
     if taint is not None:
         taint = np.broadcast_to(taint, data.shape) if taint.shape != data.shape else taint
         taint = taint if taint.any() else None
-    return Value(dims, "field", data, valid, flags, taint, sign)
+    return Residues(dims, "field", data, valid, flags, taint, sign)
 
 
-def joint_flags(x: Value, dims: tuple[str, ...]) -> Array:
+def joint_flags(x: Residues, dims: tuple[str, ...]) -> Array:
     """The flags of x with axes `dims`, of zeros where all are finite."""
     flags = np.zeros(x.shape, dtype=np.int8) if x.flags is None else x.flags
     return aligned(flags, x.dims, dims)
 
 
-def as_field(x: Value) -> Value:
+def as_field(x: Residues) -> Residues:
     """The same numbers as residues."""
     if x.kind == "field":
         return x
@@ -195,7 +195,7 @@ def as_field(x: Value) -> Value:
     return finish(x.dims, data, x.valid, flags, x.taint, x.sign)
 
 
-def both_valid(*values: Value) -> Valid:
+def both_valid(*values: Residues) -> Valid:
     """What residues made of those of these values are, level by level."""
     first, *others = {x.valid for x in values}
     return tuple(map(min, first, *others)) if others else first
@@ -247,7 +247,7 @@ def no_square(x: Array, root: Array | None = None, c: Fraction | None = None) ->
     return square != x if c > 0 else (square * x % p != 1) & (x != 0)
 
 
-def seen_by_functions(x: Value) -> Value:
+def seen_by_functions(x: Residues) -> Residues:
     """x with the first of its best residues, and that one's taint, in the place of each spent one."""
     x = as_field(x)
     if all(x.valid) or not any(x.valid):
@@ -257,7 +257,7 @@ def seen_by_functions(x: Value) -> Value:
     return replace(x, data=x.data[at], taint=None if x.taint is None else x.taint[at])
 
 
-def ordered(x: Value) -> tuple[Array, Array]:
+def ordered(x: Residues) -> tuple[Array, Array]:
     """Integers in each level, and where x is known to be them, so that they may be compared as such.
 
     An index is known. Of residues -1, 0 and 1 are, as are the constants: what terms that cancel leave is not to differ
@@ -272,19 +272,19 @@ def ordered(x: Value) -> tuple[Array, Array]:
     return data, known if x.flags is None else known & (x.flags == FINITE)
 
 
-def both_ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
+def both_ordered(x: Residues, y: Residues, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
     """Two values as integers in each level, with axes `dims`, and where both are known to be them."""
     (a, this), (b, that) = ordered(x), ordered(y)
     known = aligned(this, x.dims, dims, 1) & aligned(that, y.dims, dims, 1)
     return aligned(a, x.dims, dims, 1), aligned(b, y.dims, dims, 1), known
 
 
-def zero_in(x: Value) -> Array:
+def zero_in(x: Residues) -> Array:
     """Elements that are 0 in some valid level."""
     return (x.data[[i for i, v in enumerate(x.valid) if v]] == 0).any(axis=0)
 
 
-def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
+def joint_shape(dims: tuple[str, ...], *values: Residues) -> tuple[int, ...]:
     """The shape that values broadcast to; an axis of draws may be of one draw in some of them."""
     return np.broadcast_shapes(*(aligned(np.empty(v.shape, dtype=bool), v.dims, dims).shape for v in values))
 
@@ -304,7 +304,7 @@ def powers(base: int, count: int, p: int) -> Array:
     return result
 
 
-def same(x: Value, y: Value) -> tuple[Array, Array]:
+def same(x: Residues, y: Residues) -> tuple[Array, Array]:
     """Where two values with equal axes agree, and where the comparison is beyond doubt.
 
     Compares the best levels that both have, without those that are tainted on either side; an element with no level
@@ -328,7 +328,7 @@ def same(x: Value, y: Value) -> tuple[Array, Array]:
     return np.asarray(agree), np.asarray(sure)
 
 
-def compared_levels(x: Value, y: Value, where: Array) -> set[Levels]:
+def compared_levels(x: Residues, y: Residues, where: Array) -> set[Levels]:
     """The sets of levels in which these elements of two values with equal axes are compared, by `same`."""
     if x.kind == y.kind != "field":
         return {(True,) * LEVELS} if where.any() else set()

@@ -18,7 +18,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
-from mirage_cli.verify.residues import DRAW, Array, Value, joint_taint
+from mirage_cli.verify.residues import DRAW, Array, Residues, joint_taint
 
 DRAWS = 64
 """In which a row is looked for: in 1.6 % of the cases, none has squares in four residues."""
@@ -39,14 +39,14 @@ def effort(eqns: Iterable[Eqn], sizes: Mapping[str, int]) -> int:
     return 1 + sum(prod(sizes[d] for d in e.dims) for e in logs) // LOGARITHMS
 
 
-def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str, Value]:
+def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[str, Residues]:
     """The inputs of one draw, with other rows where those give squares under roots.
 
     inputs: random, with an axis of one draw in front. seed: of the functions that are random in the program.
     """
     semantics = FieldSemantics(seed, program.sizes)
     found = dict(inputs)
-    env: dict[str, Value] = dict(found)
+    env: dict[str, Residues] = dict(found)
     rows: dict[str, dict[str, Axes]] = {t.name: {t.name: {d: d for d in t.dims}} for t in program.inputs}
     sizes = program.sizes
     for i, e in enumerate(program.eqns):
@@ -74,7 +74,7 @@ def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str
     return found
 
 
-def _apply(e: Eqn, env: Mapping[str, Value], semantics: FieldSemantics) -> Value:
+def _apply(e: Eqn, env: Mapping[str, Residues], semantics: FieldSemantics) -> Residues:
     return semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
 
 
@@ -92,7 +92,7 @@ def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str,
     return found
 
 
-def _adds_doubt(e: Eqn, env: Mapping[str, Value]) -> bool:
+def _adds_doubt(e: Eqn, env: Mapping[str, Residues]) -> bool:
     """Whether elements of the result are in doubt that were in none of what they are made of."""
     result, values = env[e.out], [env[v] for v in e.values]
     if result.taint is None or any(not set(x.dims) <= set(result.dims) for x in values):
@@ -102,7 +102,7 @@ def _adds_doubt(e: Eqn, env: Mapping[str, Value]) -> bool:
     return bool(new[np.flatnonzero(result.valid)].any())
 
 
-def _first_sure(x: Value, result: Value, rows: Axes) -> Array:
+def _first_sure(x: Residues, result: Residues, rows: Axes) -> Array:
     """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt.
 
     Where all are in doubt, the row of the first draw is kept.

@@ -17,7 +17,7 @@ from mirage_cli.store.results import (
     About,
     Asked,
     Finalist,
-    Kernel,
+    KernelResult,
     Lost,
     Nearby,
     Rejected,
@@ -102,7 +102,7 @@ def test_tables_say_that_the_program_as_written_won() -> None:
 def test_a_result_reads_as_it_was_written() -> None:
     schedule = KernelSchedule((("m", 16),), ("m",), overlap=True)
     times = Times("both", 3.0, 0.1, 2.0, 0.2, 4.5, 0.3)
-    best = Kernel(
+    best = KernelResult(
         "aaaa", 2, Schedule({"k0": schedule}), 1.5, True, 2.5, times, 1.0, "CUDA graph", times, 1e-3, 2e-3, True,
         {"k0": ("memory", 2.0)}, "proved",
     )  # fmt: skip

@@ -38,7 +38,7 @@ from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_program
-from mirage_cli.verify.residues import Value, same
+from mirage_cli.verify.residues import Residues, same
 from mirage_cli.verify.rounding import RoundEveryResult
 from mirage_cli.verify.semantics import Named
 from tests.rows import rows
@@ -769,7 +769,7 @@ SEEDS = range(5, 10)
 """Of one seed, the few elements of a mask may all be alike."""
 
 
-def through_field(p: Program, seed: int = SEEDS[0]) -> Value:
+def through_field(p: Program, seed: int = SEEDS[0]) -> Residues:
     """The result of the operator's own equation."""
     semantics = FieldSemantics(seed, SIZES)
     inputs = {t.name: semantics.field.draw(t.dims, "float") for t in p.inputs}
@@ -781,7 +781,7 @@ def form(algebra: Algebra, p: Program) -> Form:
     return program_forms(algebra, lower(replace(p, outputs=(replace(p.outputs[0], name="R"),))))["R"]
 
 
-def agree(x: Value, y: Value) -> bool:
+def agree(x: Residues, y: Residues) -> bool:
     if (x.kind == "bool") != (y.kind == "bool") or set(x.dims) != set(y.dims):
         return False
     return bool(same(x, y)[0].all())
@@ -862,7 +862,7 @@ def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
     semantics = FieldSemantics(5, SIZES)
     args = [semantics.field.draw(t.dims, "float") for t in c.program.inputs]
 
-    def part(low: int, high: int) -> Value:
+    def part(low: int, high: int) -> Residues:
         at = [replace(x, data=np.take(x.data, range(low, high), axis=x.dims.index("k") + 1)) for x in args]
         return semantics.apply(name, tuple(at), ("k",))
 

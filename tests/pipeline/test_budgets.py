@@ -64,6 +64,13 @@ def search_of(best_us: float, written_us: float) -> Any:
     return made
 
 
+@pytest.mark.parametrize(("best_us", "written_us", "gain"), [(10.0, 15.0, 5.0), (10.0, 10.0, 0.0), (10.0, 99.0, 10.0)])
+def test_a_gain_is_expected_over_the_program_as_written_and_no_larger_than_what_is_left(
+    best_us: float, written_us: float, gain: float
+) -> None:
+    assert budgets.expected_gain_us(search_of(best_us, written_us)) == gain
+
+
 class Tried(dict[str, tuple[float, str]]):
     """A database of what was tried."""
 

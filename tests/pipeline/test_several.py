@@ -15,7 +15,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.measure import MeasureError, Problem, Standard, TensorSpec
-from mirage_cli.tune.ranks import File, Joined, Task, run
+from mirage_cli.tune.ranks import File, Joined, SplitTask, run
 
 H200 = find_target("h200")
 MLP = """
@@ -37,7 +37,7 @@ def row(text: str, folder: Path) -> dict[str, object]:
 
 def test_a_split_runs_its_stages_and_joins_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """n is cut: each process has half of H, which is put together, and partial sums of O, which are added."""
-    tasks: list[Task] = []
+    tasks: list[SplitTask] = []
     monkeypatch.setattr(several, "run", lambda task, device: (tasks.append(task), run(task, device))[1])
     found = row(MLP, tmp_path)
     (task,) = tasks
@@ -77,7 +77,7 @@ def test_what_the_processes_have_together_is_judged(joins: tuple[Joined, ...], s
     names = ("X", "W"), ("Y", "Z")
     steps = (File(source, "halves", *names), *joins)
     cut = {"X": 1, "W": 0, "Z": 1}
-    task = Task(2, Problem((x, w), (y, z), reference), Standard(4.0, 32), cut, steps, File(WHOLE, "whole", *names))
+    task = SplitTask(2, Problem((x, w), (y, z), reference), Standard(4.0, 32), cut, steps, File(WHOLE, "whole", *names))
     if says and says.startswith("GPU"):
         with pytest.raises(MeasureError, match=says):
             run(task, "cpu")

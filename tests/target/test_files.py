@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.target.files import FileTooLargeError, read_bytes, replacing, write_text
+from mirage_cli.target.files import FileTooLargeError, check_regular, read_bytes, replacing, write_text
 from mirage_cli.tune.interpreted import Interpreter
 
 
@@ -27,6 +27,17 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     write_text(path, "after")
     assert path.read_text(encoding="utf-8") == "after" and path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["kernel.py"]
+
+
+def test_what_is_no_regular_file_is_refused_and_what_is_not_there_is_not(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").touch()
+    for name in "file", "absent":
+        check_regular(tmp_path / name)
+    with pytest.raises(IsADirectoryError):
+        check_regular(tmp_path)
+    with pytest.raises(OSError, match="this is no regular file"):
+        check_regular(tmp_path / "fifo")
 
 
 @pytest.mark.parametrize("name", ["norm.yaml", "norm.yml"])

@@ -16,7 +16,7 @@ from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
-from mirage_cli.verify.residues import DRAW, NO_GUESSES, Value, aligned
+from mirage_cli.verify.residues import DRAW, NO_GUESSES, Residues, aligned
 from tests.mugraphs import CASES
 from tests.programs import program
 
@@ -56,7 +56,7 @@ def test_a_scheduled_graph_makes_of_many_draws_what_it_makes_of_each(name: str) 
     sizes, schedule = small_instance(case.program, case.graph, 3)
     program, graph = case.program.resized(sizes), case.graph.resized(sizes)
 
-    def results(draws: tuple[int, ...]) -> dict[str, Value]:
+    def results(draws: tuple[int, ...]) -> dict[str, Residues]:
         run = run_draws(program, 3, block, draws)
         found = run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
         return {t.name: found[t.name] for t in program.outputs}

@@ -27,7 +27,7 @@ from mirage_cli.verify.residues import (
     OWN,
     SPENT,
     UNDEFINED,
-    Value,
+    Residues,
     as_field,
     same,
 )
@@ -42,22 +42,22 @@ def field() -> Field:
     return Field(7, SIZES)
 
 
-def draw(field: Field, *dims: str) -> Value:
+def draw(field: Field, *dims: str) -> Residues:
     return field.draw(dims, "float")
 
 
-def assert_same(x: Value, y: Value, *, sure: bool = True) -> None:
+def assert_same(x: Residues, y: Residues, *, sure: bool = True) -> None:
     agree, certain = same(x, y)
     assert agree.all()
     assert certain.any() or not sure
     assert any(v and w for v, w in zip(x.valid, y.valid, strict=True))
 
 
-def compared(F: Field, name: str, x: Value, y: Value) -> Value:
+def compared(F: Field, name: str, x: Residues, y: Residues) -> Residues:
     return OPS[name].field(F, x, y)
 
 
-def flag(x: Value) -> int:
+def flag(x: Residues) -> int:
     assert x.flags is not None
     return int(x.flags.flat[0])
 
@@ -230,7 +230,7 @@ def test_infinity(field: Field) -> None:
 def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
     F = field
     x = draw(field, "a", "b")
-    parts = [Value(x.dims, "field", x.data[..., i:j]) for i, j in ((0, 2), (2, 5))]
+    parts = [Residues(x.dims, "field", x.data[..., i:j]) for i, j in ((0, 2), (2, 5))]
     whole = F.reduce_extremum(x, ("b",), largest=True)
     assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), whole)
     empty = F.full(-math.inf, ("a",), (3,), "float")
@@ -244,7 +244,7 @@ def test_a_maximum_over_a_long_axis_takes_little_time() -> None:
     start = process_time()
     found = F.reduce_extremum(x, ("b",), largest=True)
     assert process_time() - start < 0.5
-    parts = [Value(x.dims, "field", x.data[..., at]) for at in (slice(None, 1000), slice(1000, None))]
+    parts = [Residues(x.dims, "field", x.data[..., at]) for at in (slice(None, 1000), slice(1000, None))]
     assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), found)
 
 
@@ -252,7 +252,7 @@ def test_a_maximum_over_a_long_axis_takes_little_time() -> None:
 def test_every_integer_has_its_say_in_a_maximum(field: Field, largest: bool) -> None:
     """By the order of integers, a place that holds would hide all others in its row. Of parts it is as of all."""
     F = field
-    x = Value(("a", "b"), "int", np.array([[1, 0, 1, 1, 0], [5, 5, 2, 5, 5], [0, 0, 0, 0, 0]]))
+    x = Residues(("a", "b"), "int", np.array([[1, 0, 1, 1, 0], [5, 5, 2, 5, 5], [0, 0, 0, 0, 0]]))
     whole = F.reduce_extremum(x, ("b",), largest=largest)
     for b in range(5):
         changed = x.data.copy()
@@ -357,12 +357,13 @@ def test_every_field_column_runs(field: Field, name: str) -> None:
     assert (result.data == again.data).all()
     if row.kind == "elementwise" and result.kind == "field":
         one = tuple(
-            a if not isinstance(a, Value) or "b" not in a.dims else Value(a.dims, a.kind, _first_b(a)) for a in args
+            a if not isinstance(a, Residues) or "b" not in a.dims else Residues(a.dims, a.kind, _first_b(a))
+            for a in args
         )
-        assert_same(row.field(F, *one), Value(result.dims, "field", _first_b(result), result.valid), sure=False)
+        assert_same(row.field(F, *one), Residues(result.dims, "field", _first_b(result), result.valid), sure=False)
 
 
-def _first_b(x: Value) -> np.ndarray:
+def _first_b(x: Residues) -> np.ndarray:
     return np.take(x.data, [0], axis=x.dims.index("b") + 1)
 
 
@@ -384,10 +385,10 @@ def test_a_product_of_matrices_is_the_sum_of_products(monkeypatch: pytest.Monkey
     lengths, rng = {"b": 6, "m": 17, "n": 19, "k": 40, "l": 3, "#": 4}, np.random.default_rng(0)
     F = Field(7, lengths)
 
-    def value(dims: str, draws: int) -> Value:
+    def value(dims: str, draws: int) -> Residues:
         shape = tuple(draws if d == "#" else lengths[d] for d in dims)
         data = np.stack([rng.integers(p - 2 if rng.random() < HALF else 0, p, shape) for p in MODULI])
-        return Value(tuple(dims), "field", data, taint=rng.random(data.shape) < 1 / 64)
+        return Residues(tuple(dims), "field", data, taint=rng.random(data.shape) < 1 / 64)
 
     left, right, axes = CONTRACTIONS[name]
     x, y = value(left, 4), value(right, 1)

@@ -22,7 +22,7 @@ from mirage_cli.verify.floatsemantics import FloatMemory, FloatSemantics
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.remembered import Contents, Remembered, content
-from mirage_cli.verify.residues import LEVELS, Value, aligned
+from mirage_cli.verify.residues import LEVELS, Residues, aligned
 from mirage_cli.verify.semantics import Named, ScheduleFailure
 from tests.mugraphs import CASES, Case
 from tests.seeds import over_seeds
@@ -165,7 +165,7 @@ def test_what_instances_share_is_what_each_of_them_computes(name: str, monkeypat
     program, graph = case.program.resized(sizes), case.graph.resized(sizes)
     run = run_draws(program, 4, range(1, 4), (1, 2, 3))
 
-    def results() -> dict[str, Value]:
+    def results() -> dict[str, Residues]:
         return run_mugraph(graph, schedule, run.inputs, run.semantics, 4, program)
 
     class Forgetful(Remembered):
@@ -272,7 +272,7 @@ def test_what_is_given_and_written_to_or_written_twice_is_not_known_by_its_conte
 
 
 def test_contents_differ_in_every_part() -> None:
-    x = Value(("a",), "field", np.zeros((LEVELS, 2), dtype=np.int64))
+    x = Residues(("a",), "field", np.zeros((LEVELS, 2), dtype=np.int64))
     others = [
         replace(x, dims=("b",)),
         replace(x, data=x.data + 1),

@@ -20,8 +20,7 @@ from mirage_cli.pipeline.callers import Kernel
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.models.beside import captured, seconds
 from mirage_cli.pipeline.written import info_of, keep_kernel, read_variant
-from mirage_cli.store.results import Kernel as Chosen
-from mirage_cli.store.results import Result
+from mirage_cli.store.results import KernelResult, Result
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target
 
@@ -62,7 +61,7 @@ def kept_beside(store: Database, target: Target, kernel: Kernel) -> list[Kernel]
     return found
 
 
-def with_best(result: Result, best: Chosen) -> Result:
+def with_best(result: Result, best: KernelResult) -> Result:
     """The result with another best of those that were kept."""
     others = tuple(k for k in (result.best, *result.variants) if k is not None and k != best)
     return replace(result, best=best, top=(best, *(k for k in result.top if k != best)), variants=others)
