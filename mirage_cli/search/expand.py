@@ -378,7 +378,7 @@ class _Walk:
         new = tuple(f for f in reads if f not in self.leaves) if reads else ()
         if new:
             self.leaves.update(new)
-            self.intermediates += sum(f not in self.space.inputs for f in new)
+            self.intermediates += len(new) - len(self.space.inputs.intersection(new))
         if way is not None:
             self.chosen[form] = way
             self.equations += way.equations
@@ -389,7 +389,7 @@ class _Walk:
         """Undoes `take`, which returned new."""
         if new:
             self.leaves.difference_update(new)
-            self.intermediates -= sum(f not in self.space.inputs for f in new)
+            self.intermediates -= len(new) - len(self.space.inputs.intersection(new))
         if way is not None:
             del self.chosen[form]
             self.equations -= way.equations

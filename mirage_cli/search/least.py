@@ -32,6 +32,18 @@ class _Steps(dict[tuple[Form, Node], tuple[float, ...]]):
         return found
 
 
+class _Kernels(dict[Expansion, float]):
+    """`LeastWork.expansion_us`, worked out where it is first asked for."""
+
+    def __init__(self, least: LeastWork) -> None:
+        super().__init__()
+        self.least = least
+
+    def __missing__(self, e: Expansion) -> float:
+        found = self[e] = self.least.expansion_us(e)
+        return found
+
+
 class LeastWork:
     """Lower bounds of single kernels, from their equations alone.
 
@@ -46,7 +58,7 @@ class LeastWork:
         self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
-        self.of_steps = _Steps(self)
+        self.of_steps, self.of_kernels = _Steps(self), _Kernels(self)
 
     def work(self, e: Expansion) -> float:
         """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
@@ -66,16 +78,17 @@ class LeastWork:
         """A lower bound for the kernels of the expansions that will be priced."""
         if not self.prune:
             return 0.0
-        least = math.inf
-        for _, e in same[: 2 * self.alternatives]:
-            if not e.recomputes_product(self.d.nodes):
-                try:
-                    written = self.space.written(e)
-                except InexpressibleError:
-                    continue
-                moving_us = self.moving_us(e.targets, written)
-                least = min(least, self.target.launch_us + max(moving_us, self.arithmetic_us(written)))
-        return least
+        return min((self.of_kernels[e] for _, e in same[: 2 * self.alternatives]), default=math.inf)
+
+    def expansion_us(self, e: Expansion) -> float:
+        """A lower bound for the kernels of an expansion; infinite if it has none."""
+        if e.recomputes_product(self.d.nodes):
+            return math.inf
+        try:
+            written = self.space.written(e)
+        except InexpressibleError:
+            return math.inf
+        return self.target.launch_us + max(self.moving_us(e.targets, written), self.arithmetic_us(written))
 
     def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""

@@ -75,12 +75,12 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
     if (least := least_tile(m, d, sizes)) < MIN_DOT:
         fitting = [least, *fitting]
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
-    batched = any(d in p.batch for w in m.segments for p, _ in w.dots)  # beside another product, of which it is a row
+    batched = any(d in p.batch for p in m.multiplied)  # beside another product, of which it is a row
     single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
     beside = d in m.grid and any(d in side and len(side) > 1 for side in _sides(m))
     if beside and size < MIN_DOT:
         single = [1, top]  # of which a block may have all, beside another axis of the side
-    if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
+    if walked and any(d in p.summed and len(p.summed) > 1 for p in m.multiplied):
         single = [1]  # walked one by one: the product sums over blocks of the others, or of all short ones together
         fitting = fitting if size > MIN_DOT else [top] * (top > 1)
     if beside and single and held == 1:  # several of each of a side's axes fill it together
@@ -92,15 +92,16 @@ def least_tile(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """The shortest block of an axis that the matrix units take alone: as columns, of a few rows beside bytes. What is
     made of bytes comes to them from registers. Where warpgroups multiply from shared memory, single warps with half the
     columns were no faster, and up to 1.4 times as slow (results/h200/notes-2026-11-27.md)."""
-    products = [p for w in m.segments for p, _ in w.dots if d in (*p.left, *p.right, *p.summed)]
-    others = [p.right if p.left == (d,) else p.left for p in products if (d,) in (p.left, p.right)]
+    products = [p for p in m.multiplied if d in p.left | p.right | p.summed]
+    one = frozenset((d,))
+    others = [p.right if p.left == one else p.left for p in products if one in (p.left, p.right)]
     alone = len(others) == len(products) and all(prod(sizes[a] for a in side) >= MIN_DOT for side in others)
     return MIN_COLUMNS if alone and sizes[d] <= MIN_COLUMNS and d in m.from_bytes else MIN_DOT
 
 
-def _sides(m: Model) -> set[tuple[str, ...]]:
+def _sides(m: Model) -> set[frozenset[str]]:
     """The axes of either side of products."""
-    return {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right)}
+    return {side for p in m.multiplied for side in (p.left, p.right)}
 
 
 def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
@@ -154,7 +155,19 @@ def choices(
 ) -> Choices:
     """Those whose blocks fit. split: the number of chunks, where other kernels say it; else numbers that bring the grid
     near whole waves, and more where data end the loop: of short chunks, the longest ends soon after the others."""
-    block = _joined(m, sizes, target, coarse=coarse) if m.several else _fitting(m, sizes, coarse=coarse)
+    return _choices(m, _blocks(m, sizes, target, coarse=coarse), sizes, target, orders, coarse=coarse, split=split)
+
+
+def _choices(
+    m: Model,
+    block: Mapping[str, NDArray[np.float64]],
+    sizes: Mapping[str, int],
+    target: Target,
+    orders: Sequence[tuple[str, ...]],
+    *,
+    coarse: bool,
+    split: int | None,
+) -> Choices:
     axes = tuple(d for d, r in m.kernel.roles if r != "tile")
     one = np.ones(len(next(iter(block.values()))) if block else 1)
     chunks = [one]
@@ -200,8 +213,13 @@ def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
     return any(row % WIDEST_BYTES for row in rows)
 
 
+def _blocks(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool) -> dict[str, NDArray[np.float64]]:
+    """The blocks that fit, by axis."""
+    return _joined(m, sizes, target, coarse=coarse) if m.several else _fitting(m, sizes, coarse=coarse)
+
+
 def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, NDArray[np.float64]]:
-    """The blocks that fit, by axis. Of the longest lists every second size is left out, until there are few enough."""
+    """Of one part. Of the longest lists every second size is left out, until there are few enough."""
     options = tile_options(m, sizes, coarse=coarse)
     while prod(map(len, options.values())) > MOST_BLOCKS:
         longest = max(options, key=lambda d: len(options[d]))
@@ -252,9 +270,10 @@ def best_schedule(
     m: Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
-    found = choices(m, sizes, target, orders_of(m, sizes, coarse=True), coarse=True, split=split)
-    if not len(found.order):
+    block = _blocks(m, sizes, target, coarse=True)
+    if not all(map(len, block.values())):
         return None
+    found = _choices(m, block, sizes, target, orders_of(m, sizes, coarse=True), coarse=True, split=split)
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
-from mirage_cli.ir.placement import Loop, Straight, early_loads, place
+from mirage_cli.ir.placement import Loop, Placement, Straight, early_loads, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Lanes, Moment, Operand, axes_beside, held_at_once, lanes, spaces_of_sums
+from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, spaces_of_sums
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
@@ -99,36 +99,91 @@ class Work:
         return any(kind == "value" for limit in self.limits for kind, _ in limit.leaves)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Multiplied(NamedTuple):
+    """The axes of a product: those of its left operand alone, of its right alone, summed, and shared by both."""
+
+    left: frozenset[str]
+    right: frozenset[str]
+    summed: frozenset[str]
+    batch: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)  # without slots, for what is cached
 class Model:
-    """A kernel as the cost model sees it: worked out once, evaluated for many tiles. Each equals itself alone."""
+    """A kernel as the cost model sees it: worked out once, evaluated for many tiles. Each equals itself alone.
+
+    What says whether tiles fit is worked out first, all else where tiles are priced: of many kernels, none fit.
+    """
 
     kernel: Kernel
-    grid: Axes
-    whole: Axes
-    split: str | None
-    segments: tuple[Work, ...]
-    stores: tuple[Stored, ...]
-    accumulators: tuple[Axes, ...]
-    moments: tuple[Moment, ...]
-    """What is held in registers at once (`live.held_at_once`)."""
-    products: tuple[Axes, ...]
-    values: tuple[Axes, ...]
-    """Spaces of values, those that lie within no other."""
-    scanned: tuple[tuple[Axes, int], ...]
-    """The axes of scans, and how many values each combines at once."""
-    computed: tuple[Axes, ...]
-    """Of accumulators, products and what is computed: those that lie within no other."""
-    shared: frozenset[str]
-    """Batch axes of every product that has them."""
+    placed: Kernel
+    """The same with scans, where it has any."""
+    placement: Placement
+    """Of `placed`."""
     element_bytes: tuple[tuple[str, int], ...]
     exact: frozenset[str]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    grid: Axes
+    whole: Axes
+    split: str | None
+    stores: tuple[Stored, ...]
+    accumulators: tuple[Axes, ...]
+    values: tuple[Axes, ...]
+    """Spaces of values, those that lie within no other."""
+    scanned: tuple[tuple[Axes, int], ...]
+    """The axes of scans, and how many values each combines at once."""
+    multiplied: frozenset[Multiplied]
+    shared: frozenset[str]
+    """Batch axes of every product that has them."""
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
+    halves: frozenset[str]
+    """Values that are computed in float16, two at once."""
     from_bytes: frozenset[str]
     """Axes of products of which one operand is computed from bytes."""
+
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """The accumulators."""
+        return frozenset(n for loop in self.placement.loops for n, _ in loop.accumulators)
+
+    @cached_property
+    def added(self) -> frozenset[str]:
+        """Products that the matrix units add to accumulators."""
+        return frozenset(_added_to(self.placed, self.held))
+
+    @cached_property
+    def at_once(self) -> Held:
+        return held_at_once(self.placed, self.placement, dict(self.element_bytes), self.exact, self.added)
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """What is held in registers at once (`live.held_at_once`)."""
+        return self.at_once.moments
+
+    @cached_property
+    def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
+        """Of each segment, as `_segment` has it."""
+        known = _Known.of(self.placed, dict(self.element_bytes), self.exact, self.inputs, self.halves)
+        pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
+        return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
+
+    @cached_property
+    def segments(self) -> tuple[Work, ...]:
+        return tuple(w for w, _ in self.worked if w.loads or w.dots or w.elementwise)
+
+    @cached_property
+    def products(self) -> tuple[Axes, ...]:
+        sums = (axes for _, summed in self.worked for axes, _ in summed)
+        kept = self.held | self.added
+        return (*sums, *(e.dims for e in self.placed.body if e.op == "dot" and e.out not in kept))
+
+    @cached_property
+    def computed(self) -> tuple[Axes, ...]:
+        """Of accumulators, products and what is computed: those that lie within no other."""
+        elementwise = (axes for w in self.segments for axes, *_ in w.elementwise)
+        return widest([*self.accumulators, *self.products, *elementwise])
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
@@ -186,46 +241,37 @@ def model(
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs: of the
     μGraph.
     """
-    whole, kernel = kernel, scanned(kernel)
-    placement, dims, inputs, outputs = place(kernel), kernel.value_dims, tuple(inputs), tuple(outputs)
+    placed, inputs, outputs = scanned(kernel), tuple(inputs), tuple(outputs)
+    placement, dims = place(placed), placed.value_dims
     written = {t.name: t for t in (*inputs, *outputs)}
-    known = _Known.of(kernel, element_bytes, exact, inputs)
-    halves = known.halves
-    held = {n for loop in placement.loops for n, _ in loop.accumulators}
-    accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
-    added = _added_to(kernel, held)
-    at_once = held_at_once(kernel, placement, element_bytes, exact, added)
-    pairs = zip(placement.segments, at_once.operands, strict=True)
-    segments = [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
-    sums = (axes for _, summed in segments for axes, _ in summed)
-    products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
-    reduced = [_space(e) for e in kernel.body if reduces(e)]
+    halves = {*bounds(placed, {t.name: t for t in inputs})} if any(t.dtype == "float16" for t in inputs) else set[str]()
+    products = [e for e in placed.body if e.op == "dot"]
     return Model(
-        whole,
-        kernel.with_role("grid"),
-        kernel.with_role("tile"),
-        kernel.split,
-        tuple(w for w, _ in segments if w.loads or w.dots or w.elementwise),
-        tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in kernel.stores),
-        accumulators,
-        at_once.moments,
-        products,
-        widest([*dims.values(), *reduced]),
-        tuple((e.dims, e.combined) for e in kernel.body if isinstance(e, Scan)),
-        widest([*accumulators, *products, *(axes for w, _ in segments for axes, *_ in w.elementwise)]),
-        _shared(kernel, dims),
+        kernel,
+        placed,
+        placement,
         tuple(element_bytes.items()),
         frozenset(exact),
         inputs,
         outputs,
-        len(beside(kernel, kernel.with_role("grid"))) > 1,
-        frozenset(
-            d
-            for e in kernel.body
-            if halves and e.op == "dot" and halves & _made_of(kernel, e)
-            for d in (*e.dims, *e.axes)
-        ),
+        placed.with_role("grid"),
+        placed.with_role("tile"),
+        placed.split,
+        tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in placed.stores),
+        tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators),
+        widest([*dims.values(), *(_space(e) for e in placed.body if reduces(e))]),
+        tuple((e.dims, e.combined) for e in placed.body if isinstance(e, Scan)),
+        frozenset(_multiplied(e, dims) for e in products),
+        _shared(placed, dims),
+        len(beside(placed, placed.with_role("grid"))) > 1,
+        frozenset(halves),
+        frozenset(d for e in products if halves and halves & _made_of(placed, e) for d in (*e.dims, *e.axes)),
     )
+
+
+def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> Multiplied:
+    left, right = (frozenset(dims[v] if isinstance(v, str) else ()).difference(e.axes) for v in e.args)
+    return Multiplied(left - right, right - left, frozenset(e.axes), left & right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +279,7 @@ class _Known:
     """What is known of a kernel's values.
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
-    or cast. halves: values that are computed in float16, two at once. lines: where loads lie. early: loads that may
+    or cast. halves: as of `Model`. lines: where loads lie. early: loads that may
     stand in front of a loop that they are behind.
     """
 
@@ -245,12 +291,18 @@ class _Known:
     eqns: Mapping[str, Eqn]
     small: Mapping[str, Tensor]
     stored: Mapping[str, str]
-    halves: set[str]
+    halves: frozenset[str]
     lines: Mapping[str, Lines | None]
     early: frozenset[str]
 
     @staticmethod
-    def of(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Sequence[Tensor]) -> _Known:
+    def of(
+        kernel: Kernel,
+        element_bytes: Mapping[str, int],
+        exact: frozenset[str],
+        inputs: Sequence[Tensor],
+        halves: frozenset[str],
+    ) -> _Known:
         tensors = {t.name: t for t in inputs}
         return _Known(
             kernel,
@@ -261,7 +313,7 @@ class _Known:
             {e.out: e for e in kernel.body},
             _of_bytes(kernel, element_bytes) | tensors,
             _stored_types(kernel, element_bytes, tensors),
-            {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set(),
+            halves,
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
             early_loads(kernel),
         )

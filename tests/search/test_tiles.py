@@ -358,6 +358,29 @@ def test_several_axes_fill_one_side_of_a_product_with_a_few_of_each() -> None:
     assert us.min() < 25
 
 
+WHOLE = """
+mugraph whole float16
+dims m=256 k=8192 n=256
+input X f16[m, k]
+input W f16[k, n]
+output O f16[m, n]
+kernel k0 generated m:grid k:tile n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  O[m, n] = dot(X, W; k)
+  store O[m, n] = O
+"""
+
+
+def test_what_no_block_fits_is_not_worked_out() -> None:
+    graph = parse_mugraph(WHOLE)
+    m = model_of(graph)
+    assert tiles.best_schedule(m, graph.sizes, H200) is None
+    assert "at_once" not in vars(m)
+    assert tiles.best_schedule(m, graph.sizes | {"k": 1024}, H200) is not None
+    assert "at_once" in vars(m)
+
+
 FEATURES = """
 mugraph features float16
 dims h=16 s=8192 d=64 e=64 f=256
