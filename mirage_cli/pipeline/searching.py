@@ -189,7 +189,7 @@ def search_program(
     result = search_forms(lower(merged(program, lowered)), target, options, clock, doing)
     if result.stopped == "interrupted":
         clock.interrupt()
-    some = to_verify(result)
+    some = to_verify(result, lowered, options.seed)
     chosen(program, {c.id: c.graph for c in some}, result.as_written.id)
     found = verified(lowered, some, options, clock, doing)
     late = sum(v.net == "time" for _, v in found)
@@ -263,11 +263,14 @@ def verified(
     return sorted(found, key=lambda x: (x[0].predicted_us, x[0].id))
 
 
-def to_verify(result: SearchResult) -> list[ScheduledGraph]:
-    """Candidates of distinct structure: the cheapest, the program as written, the others from the cheapest on. The
-    first two are verified even behind the budget."""
+def to_verify(result: SearchResult, program: Program, seed: int) -> list[ScheduledGraph]:
+    """Candidates of distinct structure: the cheapest, the program as written, the others from the cheapest on; those
+    whose tests take long behind all others. The first two are verified even behind the budget."""
+    from mirage_cli.verify.equivalence import takes_long
+
     written = result.as_written
     others = [c for c in distinct(result.candidates, written) if c.id != written.id]
+    others.sort(key=lambda c: takes_long(program, c.graph, seed))
     return [*others[:1], written, *others[1:]]
 
 

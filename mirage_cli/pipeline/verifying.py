@@ -12,7 +12,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.processes import Interrupted, Processes
 from mirage_cli.tune.child import ChildDied
-from mirage_cli.verify.verdict import Verdict
+from mirage_cli.verify.verdict import Verdict, refused
 
 SLOW_S = 1.0
 """Seconds of verification after which worker processes are started, if there may be several. Starting them takes about
@@ -27,7 +27,8 @@ BESIDE = 0.1
 
 
 class Verifier:
-    """Verdicts on μGraphs, asked for in order: worked out one by one here and, once that took SLOW_S, in workers.
+    """Verdicts on μGraphs, asked for in order: worked out one by one here and, once that took SLOW_S or the next would
+    take long, in workers, which can be left when time is up.
 
     The first μGraph is the cheapest plan, the second the program as written: verification of both may take BEHIND_S
     more, until one may be used. When time is up, the other μGraphs are refused by the net "time".
@@ -57,7 +58,7 @@ class Verifier:
             return self.settled(i)
 
     def settled(self, i: int) -> Verdict:
-        from mirage_cli.verify.equivalence import check_equivalence
+        from mirage_cli.verify.equivalence import check_equivalence, takes_long
 
         behind_s = BESIDE * self.clock.budget_s if self.usable else BEHIND_S * (i + 1) / BEHIND
         behind_s = behind_s if i < BEHIND else 0.0
@@ -65,15 +66,18 @@ class Verifier:
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))
-            except (ChildDied, TimeoutError):  # verified here instead
+            except ChildDied:  # verified here instead
                 pass
+            except TimeoutError:
+                return refused("time", "its tests take longer than there is time for")
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.seed, end=end)
         self.spent_s += time.perf_counter() - start
         self.usable |= found.ok
         left = range(max(i + 1, BEHIND), len(self.graphs))
         workers = min(len(left), self.workers)
-        if self.processes is None and self.spent_s > SLOW_S and workers > 1 and not end():
+        slow = self.spent_s > SLOW_S or (i + 1 in left and takes_long(self.program, self.graphs[i + 1], self.seed))
+        if self.processes is None and slow and self.workers > 1 and left and not end():
             self.processes = processes = Processes(workers)
             asked = (self.seed, self.clock.end_s)
             self.futures = {n: processes.submit(_verify_there, self.program, self.graphs[n], *asked) for n in left}

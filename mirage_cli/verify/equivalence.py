@@ -64,6 +64,8 @@ MOST_ELEMENTS = 1 << 23
 """Of any one value in a test. Where something far away is read, axes stay long; a test with larger values than that
 would take minutes, and gigabytes."""
 
+LONG = 1 << 20
+"""Elements from which a test takes seconds."""
 
 SOME_LEVELS: Levels = (True,) * LEVELS
 """Stands for the residues that a draw will compare in, before it is run."""
@@ -100,6 +102,15 @@ def check_equivalence(
         return _tested(*with_limits_as_axes(program, graph), seed, tests, end)
     except VerificationEndedError:
         return refused("time", "its tests would take longer than there is time for")
+
+
+def takes_long(program: Program, graph: MuGraph, seed: int) -> bool:
+    """Whether the first test of a μGraph would take seconds."""
+    if structure_problem(program, graph):
+        return False
+    program, graph = with_limits_as_axes(program, graph)
+    sizes, _ = small_instance(program, graph, seed * 1009)
+    return elements(program, sizes) > LONG
 
 
 def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callable[[], bool]) -> Verdict:

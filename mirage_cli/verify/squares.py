@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage_cli.ir.access import read_by, renames
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, tensor_type
+from mirage_cli.ir.program import Eqn, Program, live_eqns, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.residues import DRAW, Array, Residues, joint_taint
@@ -42,10 +42,12 @@ def effort(eqns: Iterable[Eqn], sizes: Mapping[str, int]) -> int:
 def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[str, Residues]:
     """The inputs of one draw, with other rows where those give squares under roots.
 
-    inputs: random, with an axis of one draw in front. seed: of the functions that are random in the program.
+    inputs: random, with an axis of one draw in front. seed: of the functions that are random in the program. What no
+    root or logarithm is made of is not computed.
     """
     semantics = FieldSemantics(seed, program.sizes)
     found = dict(inputs)
+    program = replace(program, eqns=tuple(live_eqns(program.eqns, _of_positive_numbers(program.eqns))))
     env: dict[str, Residues] = dict(found)
     rows: dict[str, dict[str, Axes]] = {t.name: {t.name: {d: d for d in t.dims}} for t in program.inputs}
     sizes = program.sizes
@@ -58,7 +60,7 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
         if not drawn:
             continue
         name = max(drawn, key=lambda t: len(rows[e.out][t.name])).name
-        needed = [q for q in program.only([e.out]).eqns if name in rows[q.out]]
+        needed = [q for q in live_eqns(program.eqns, (e.out,)) if name in rows[q.out]]
         largest = max(prod(sizes[a] for a in q.spans) for q in needed)
         field = Field(seed + i, sizes)
         count = min(DRAWS, 1 + SPACE // (largest * effort(needed, sizes)))
@@ -72,6 +74,11 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
             if name in rows[q.out]:
                 env[q.out] = _apply(q, env, semantics)
     return found
+
+
+def _of_positive_numbers(eqns: Iterable[Eqn]) -> set[str]:
+    """What operators make that are tested on positive numbers alone: roots and logarithms are among them."""
+    return {e.out for e in eqns if OPS[e.op].domain[0][0] >= 0}
 
 
 def _apply(e: Eqn, env: Mapping[str, Residues], semantics: FieldSemantics) -> Residues:

@@ -37,6 +37,7 @@ from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.interpreted import Interpreter, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.lanes import at_once
 from mirage_cli.tune.measure import Judged
+from mirage_cli.verify import equivalence
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.yardstick import as_tuple
@@ -89,6 +90,22 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     assert verdicts[1] == check_equivalence(lowered, wrong, 0)
     beside = search_program(program, H200, Options(workers=2))
     assert replace(beside, seconds=0.0) == replace(alone, seconds=0.0)
+
+
+def test_plans_whose_tests_take_long_are_verified_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One test of scans in blocks of 256 takes longer than a short budget: there was nothing but the program as
+    written, though other plans are verified in a fraction of a second."""
+    program = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2})
+    orders: list[list[int]] = []
+    for long in ((), (1,)):  # numbers of kernels
+        monkeypatch.setattr(equivalence, "takes_long", lambda _, graph, __, long=long: len(graph.kernels) in long)
+        told = list[Any]()
+        search_program(program, H200, Options(), chosen=lambda *some, told=told: told.append(some))
+        ((_, graphs, written),) = told
+        orders.append([len(g.kernels) for x, g in graphs.items() if x != written])
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0][0] == 1
+    assert orders[1] == sorted(orders[0], key=lambda n: n == 1)
 
 
 def test_what_will_be_verified_is_told_before_it_is() -> None:
