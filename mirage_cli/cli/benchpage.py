@@ -45,7 +45,7 @@ def page(rows: Sequence[Document], command: str, chart_name: str) -> str:
         "graph: a kernel that is launched to overlap with the one before may start, and fetch into the L2, while that",
         "one drains, also across calls; it waits for it before it uses anything that it reads, and before it writes.",
         *(ALONE.splitlines() if "alone" in contexts else ()),
-        "`floor` is the larger of bytes over the copy rate and operations over the matmul rate, both measured. All",
+        "`floor` is the larger of bytes over the rates of reading and writing and operations over the matmul rate. All",
         "samples are in the JSON file beside this page.",
         *ceilings(rows),
         "",

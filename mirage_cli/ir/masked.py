@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,14 @@ class Condition:
         return total
 
 
-def program_bytes(program: Program) -> int:
+class Moved(NamedTuple):
+    """Bytes that are read from memory, and that are written."""
+
+    read: int
+    written: int
+
+
+def program_bytes(program: Program) -> Moved:
     """Bytes that any implementation of a lowered program moves: what is read of each input, and each output, once."""
     sizes = program.sizes
     conditions = dict(_conditions(program))
@@ -104,7 +112,7 @@ def program_bytes(program: Program) -> int:
         sum(elements_read(t.dims, read(t, parts), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
         for parts in needed
     )
-    return round(inputs) + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
+    return Moved(round(inputs), sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs))
 
 
 def _unknown_ends(program: Program, conditions: Mapping[str, Condition]) -> Iterator[str]:

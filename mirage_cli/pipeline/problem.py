@@ -17,10 +17,10 @@ from mirage_cli.verify.facts import blocks_of, independent_axis, longest_sum, wh
 
 @lru_cache(maxsize=64)
 def floor_of(program: Program, target: Target) -> float:
-    """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
+    """Microseconds below which no kernel is expected: bytes that must be read and written over measured rates, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
     lowered = in_parts(lower(program))
-    return floor_us(program_bytes(lowered), product_flops(lowered), target, lowered.product_dtype())
+    return floor_us(*program_bytes(lowered), product_flops(lowered), target, lowered.product_dtype())
 
 
 def tensor_spec(t: Tensor, sizes: Mapping[str, int]) -> TensorSpec:

@@ -62,10 +62,11 @@ class Bounds:
 def bounds(program: Program, target: Target) -> Bounds:
     """The least that any plan for this program does at each level."""
     lowered = in_parts(lower(program))
-    flops, moved = product_flops(lowered), program_bytes(lowered)
+    flops, bytes_moved = product_flops(lowered), program_bytes(lowered)
+    moved = sum(bytes_moved)
     levels = (
         Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(lowered.product_dtype())),
-        Level("memory", moved, "B", target.dram_bytes_per_us),
+        Level("memory", moved, "B", moved / target.memory_us(*bytes_moved)),
         Level("L2", max(moved, _operand_bytes(lowered, flops, target)), "B", target.l2_bytes_per_us),
         Level("launches", 1, "kernels", 1 / target.launch_us),
     )

@@ -706,6 +706,7 @@ def library_us(
     return target.launch_us + c.library_us + max(moving_us, flops / rate)
 
 
-def floor_us(moved_bytes: float, flops: float, target: Target, dtype: str) -> float:
-    """No kernel is faster than this: bytes over measured bandwidth, operations over the measured matmul rate."""
-    return max(moved_bytes / target.dram_bytes_per_us, flops / target.matrix_flops_per_us(dtype))
+def floor_us(read: float, written: float, flops: float, target: Target, dtype: str) -> float:
+    """No kernel is faster than this: bytes that are read and written over measured rates, operations over the measured
+    matmul rate."""
+    return max(target.memory_us(read, written), flops / target.matrix_flops_per_us(dtype))

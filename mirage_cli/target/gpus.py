@@ -188,7 +188,8 @@ class Target:
 
     tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
     smem_per_block_bytes: the most that a block can opt in to. warps_per_sm: that a multiprocessor has at once.
-    l2_bytes_per_us is an estimate everywhere.
+    l2_bytes_per_us is an estimate everywhere. dram_bytes_per_us: of a copy, read and written; reads: how many times as
+    fast memory is only read.
     link_bytes_per_us: from one GPU of a host to the others, in one direction. join_us: an all-reduce of a few bytes.
     launch_us: a kernel in a CUDA graph; a dependent kernel starts `costs.gap_us` after the one in front began to drain.
     """
@@ -206,6 +207,7 @@ class Target:
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
     warps_per_sm: int = 64
+    reads: float = 1.065  # [H200] 4.55 of 4.27: a matrix of 1 GB times a vector; taken for every GPU
     costs: Costs = H200_COSTS  # taken for every GPU
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
@@ -231,6 +233,12 @@ class Target:
     def descriptors(self) -> bool:
         """Whether blocks of tensors are fetched by hardware that is given a tensor descriptor (TMA; [CC] 9.0)."""
         return self.sm >= 90
+
+    def memory_us(self, read: float, written: float) -> float:
+        """Of bytes that are read, at the rate of reading, and of others that are written: so much longer that a copy
+        takes its own rate."""
+        reading = self.reads * self.dram_bytes_per_us
+        return read / reading + written * (2.0 / self.dram_bytes_per_us - 1.0 / reading)
 
     @property
     def specializes(self) -> bool:

@@ -18,7 +18,8 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.drawn import skewed
-from mirage_cli.ir.masked import product_flops, program_bytes
+from mirage_cli.ir.masked import product_flops
+from mirage_cli.ir.masked import program_bytes as moved
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Drawn, Program, Tensor
@@ -76,6 +77,10 @@ MASKS = {
 SKIPS = {"causal", "strictly causal, the first row empty", "window", "looking ahead", "shifted", "lengths", "added",
          "hidden", "hidden outside a window", "hidden in front", "hidden beyond lengths", "hidden by both", "either",
          "sinks", "hidden but for sinks", "sinks in front of lengths", "sinks of both sides"}  # fmt: skip
+
+
+def bytes_of(program: Program) -> int:
+    return sum(moved(program))
 
 
 @cache
@@ -445,11 +450,11 @@ def test_the_floor_counts_the_lengths_that_are_drawn() -> None:
     program = parse_spec(RAGGED.replace("DRAWN", "skewed")).at()
     positions = sum(n + 1 for n in skewed(6, 200))
     rest = 2 * 6 * 8 * 2 + 6 * 50 * 4 + 6 * 4
-    assert program_bytes(lower(program)) == pytest.approx(positions * 2 * 8 * 2 + rest, abs=2)
+    assert bytes_of(lower(program)) == pytest.approx(positions * 2 * 8 * 2 + rest, abs=2)
     assert product_flops(lower(program)) == pytest.approx(positions * 2 * 2 * 8)
     unknown = RAGGED.replace("DRAWN", "evenly"), RAGGED.replace("DRAWN", "skewed").replace("<= L[b]", "<= L[b // 2]")
     for other in (lower(parse_spec(text).at()) for text in unknown):
-        assert program_bytes(other) < program_bytes(lower(program)) and product_flops(other) == 0
+        assert bytes_of(other) < bytes_of(lower(program)) and product_flops(other) == 0
 
 
 CONTIGUOUS = """
@@ -472,13 +477,13 @@ def test_the_floor_counts_sinks_and_the_window_in_front_of_a_length() -> None:
     s = np.arange(200)
     positions = sum(int(((s <= n) & ((s > n - 40) | (s < 4))).sum()) for n in skewed(6, 200))
     rest = 2 * 6 * 8 * 2 + 6 * 4
-    assert program_bytes(lower(parse_spec(text).at())) == pytest.approx(positions * 8 * 2 + rest, abs=2)
+    assert bytes_of(lower(parse_spec(text).at())) == pytest.approx(positions * 8 * 2 + rest, abs=2)
 
 
 def test_of_what_rows_have_side_by_side_the_floor_counts_their_lengths_too() -> None:
     program = parse_spec(CONTIGUOUS.replace("MASK", "index(s) <= L")).at()
     positions, rest = sum(n + 1 for n in skewed(6, 200)), 2 * 6 * 8 * 2 + 6 * 4
-    assert program_bytes(lower(program)) == pytest.approx(positions * 8 * 2 + rest, abs=2)
+    assert bytes_of(lower(program)) == pytest.approx(positions * 8 * 2 + rest, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +494,7 @@ def test_what_lengths_may_leave_out_is_in_no_floor(mask: str, part: int) -> None
     program = parse_spec(CONTIGUOUS.replace(", drawn: skewed", "").replace("MASK", mask)).at()
     keys, rest = 6 * 200 * 8 * 2, 6 * 8 * 2 + 6 * 4
     queries = 6 * 8 * 2 * part
-    assert program_bytes(lower(program)) == part * keys + queries + rest
+    assert bytes_of(lower(program)) == part * keys + queries + rest
 
 
 def test_lengths_of_some_rows_are_not_known() -> None:
@@ -524,5 +529,5 @@ def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:
         f"program: |\n{parts}\n  O = {' + '.join(f'M{a}' for a in names)}\noutputs: {{O: [k]}}\n"
     )
     start = process_time()
-    assert program_bytes(lower(parse_spec(text).at())) == 2 * 8 * 4
+    assert bytes_of(lower(parse_spec(text).at())) == 2 * 8 * 4
     assert process_time() - start < 5
