@@ -305,7 +305,10 @@ def latency_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
 
 def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """Of a loop: `latency_us` + (trips - 1) · step + (trips - fetching) · max(0, `latency_us` / fetching - step)
-    + `late_us` · trips where a load comes late.
+    + `late_us` · trips where a load comes late. Of what stands in no loop: `latency_us` · rounds.
+
+    rounds = max(1, registers that a thread's loads fill / MOST_LOADED) where products are made without the matrix
+    units, else 1.
 
     step = `step_us` + `warp_step_us` · log2 warps + _chain_us; fetching = depth - 1: iterations whose loads are under
     way.

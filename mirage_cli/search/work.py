@@ -99,7 +99,7 @@ class Work:
         return any(kind == "value" for limit in self.limits for kind, _ in limit.leaves)
 
 
-class Multiplied(NamedTuple):
+class ProductAxes(NamedTuple):
     """The axes of a product: those of its left operand alone, of its right alone, summed, and shared by both."""
 
     left: frozenset[str]
@@ -133,7 +133,7 @@ class Model:
     """Spaces of values, those that lie within no other."""
     scanned: tuple[tuple[Axes, int], ...]
     """The axes of scans, and how many values each combines at once."""
-    multiplied: frozenset[Multiplied]
+    multiplied: frozenset[ProductAxes]
     shared: frozenset[str]
     """Batch axes of every product that has them."""
     several: bool
@@ -269,9 +269,9 @@ def model(
     )
 
 
-def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> Multiplied:
+def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> ProductAxes:
     left, right = (frozenset(dims[v] if isinstance(v, str) else ()).difference(e.axes) for v in e.args)
-    return Multiplied(left - right, right - left, frozenset(e.axes), left & right)
+    return ProductAxes(left - right, right - left, frozenset(e.axes), left & right)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mirage_cli.tune.judge import Judge
 from mirage_cli.tune.measure import QUICK, Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.proposals import GUESSES, Proposals
-from mirage_cli.tune.space import by_arithmetic
+from mirage_cli.tune.space import instead_by_arithmetic
 from mirage_cli.tune.task import Means, Task
 from mirage_cli.tune.trials import Trial, Trials, key_of
 
@@ -159,7 +159,7 @@ class Explorer:
         self.record_us, self.idle = self.trials.best_us, 0
         dropped = [self.waiting.pop(key) for key in self.means.farm.forget()]
         best = self.proposals.first_points(g, self.distrusted)[:STARTED_ANEW]
-        instead = by_arithmetic(self.graphs[g], refused.schedule, self.means.target)
+        instead = instead_by_arithmetic(self.graphs[g], refused.schedule, self.means.target)
         self.ask([(g, s) for s in (*instead, *(p.schedule for p in best))])
         self.ask([(t.mugraph, t.schedule) for t in dropped if not self.is_inexact(t)])
 

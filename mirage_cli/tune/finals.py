@@ -24,7 +24,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
-from mirage_cli.tune.space import by_arithmetic, first_schedules, manner, starting_later
+from mirage_cli.tune.space import first_schedules, instead_by_arithmetic, manner, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
 CONTENDERS = 16
@@ -330,7 +330,7 @@ class Finals:
                 refused[kind] += not verdict.right
             if not verdict.right and trial.schedule.tf32x3:
                 seen = {t.key for t, _ in judged}
-                some = by_arithmetic(self.graphs[trial.mugraph], trial.schedule, self.means.target)
+                some = instead_by_arithmetic(self.graphs[trial.mugraph], trial.schedule, self.means.target)
                 trials = [Trial(trial.mugraph, s, "") for s in reversed(some)]
                 waiting.extendleft(t for t in trials if t.key not in seen)
         return judged

@@ -150,7 +150,7 @@ def _with_kernel(
     return complete(graph, target, given)
 
 
-def by_arithmetic(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
+def instead_by_arithmetic(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
     """In the place of a schedule that multiplies float32 on the matrix units: the same by float32 arithmetic, and the
     cost model's best by it, first what it expects to be faster. What fits the matrix units may spill there."""
     some = dict.fromkeys((schedule.by_arithmetic(), *first_schedules(graph, target, 1, by_arithmetic=True)))

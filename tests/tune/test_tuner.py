@@ -60,11 +60,11 @@ from mirage_cli.tune.proposals import AHEAD_STARTS, STARTS, Proposals
 from mirage_cli.tune.space import (
     GROUP,
     ahead_of_time,
-    by_arithmetic,
     crossings,
     first_schedules,
     fitted,
     in_groups,
+    instead_by_arithmetic,
     manner,
     neighbours,
     other_blocks,
@@ -998,7 +998,7 @@ def test_in_the_place_of_what_is_refused_the_best_by_arithmetic_comes_first() ->
     single = parse_mugraph(text.replace("f16", "f32").replace("float16", "float32").replace("m=8", "m=512"))
     (first,), (best,) = (first_schedules(single, H200, 1, by_arithmetic=kind) for kind in (False, True))
     own = first.by_arithmetic()
-    assert by_arithmetic(single, first, H200) == [best, own]
+    assert instead_by_arithmetic(single, first, H200) == [best, own]
     assert total_us(single, best, H200) < total_us(single, own, H200)
     _, worker = tune(of=single, budget_s=-1.0, wrong=lambda source: "tf32x3" in source)
     assert [s for s in worker.timed if "tf32x3" not in s][:2] == [f"g\n{best}", f"g\n{own}"]
