@@ -107,8 +107,8 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     pairs = [(x, y) for x, y in combinations(others, 2) if x.mask != y.mask]
     joined = [(x, y) for x, y in pairs if idle(loop, {x.mask: not x.holds, y.mask: not y.holds})]
     outside = [e for e in kernel.body if OPS[e.op].order and e not in loop.steps]
-    steady = [x for e in outside for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
-    kept_out = [x for x in steady if _in_vain(kernel, loop, {x.mask: not x.holds})]
+    limits_outside = [x for e in outside for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
+    kept_out = [x for x in limits_outside if x.steady and _in_vain(kernel, loop, {x.mask: not x.holds})]
     return (*found, *(replace(x, unless=y) for x, y in joined), *kept_out)
 
 

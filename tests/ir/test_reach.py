@@ -531,3 +531,16 @@ def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:
     start = process_time()
     assert bytes_of(lower(parse_spec(text).at())) == 2 * 8 * 4
     assert process_time() - start < 5
+
+
+def test_a_mask_of_a_later_loop_ends_no_earlier_one() -> None:
+    """Both loops go along k. The mean square needs all of it, though what it divides is hidden behind h."""
+    program = parse_spec(
+        "name: t\ndims: {k: 33, h: 33}\ndtype: float32\ninputs: {X: [k]}\nprogram: |\n"
+        "  G = where(index(k) >= index(h), -1, rms_norm(X, k))\noutputs: {G: [k, h]}\n"
+    ).at()
+    graphs = [plan.graph for plan in search_program(program, H200, Options()).plans]
+    loops = [(k, loops) for g in graphs for k in g.kernels if len(loops := place(k).loops) == 2]
+    assert loops
+    for kernel, (first, _) in loops:
+        assert limits(kernel, first) == ()
