@@ -306,24 +306,27 @@ def large_enough(
     entries: int = ENTRIES,
     distinct: Iterable[tuple[Sequence[str], str]] = (),
     met: Iterable[tuple[str, int, Index]] = (),
+    reached: Iterable[tuple[Index, int]] = (),
 ) -> dict[str, int]:
     """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
     what is before them and what is behind. No size is made larger than the full one.
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
     entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
-    axis that those are positions of. met: numbers that an index is to come to where an axis has this position.
+    axis that those are positions of. met: numbers that an index is to come to where an axis has this position. reached:
+    indices, and numbers that they are to come to.
     """
     sizes = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
     tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*sizes}]
     growing = _Growing(sizes, full, same, entries)
-    met = [*met]
+    met, reached = [*met], [*reached]
 
     def grows() -> Iterator[bool]:
         yield from (growing.to_read(d, i) for d, i in known)
         yield from (growing.to_hold(x, dims) for dims, x in tables)
         yield from (growing.to_meet(i, n) for d, n, i in met if n < sizes[d])
+        yield from (growing.to_meet(i, n) for i, n in reached)
 
     while True in {*grows()}:
         pass

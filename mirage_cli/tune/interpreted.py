@@ -27,7 +27,7 @@ from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.measure import Judged
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.verify.axisclasses import AxisClasses, counted
-from mirage_cli.verify.rings import reduced_to, without_rings
+from mirage_cli.verify.rings import large_enough_around, reduced_to, without_rings
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -88,7 +88,7 @@ def reduced_sizes(program: Program, variant: int = 0, graph: MuGraph | None = No
 
     def found() -> dict[str, int]:
         least = {d: min(sizes[d], max(reduced(root[d]), rings.get(root[d], 0))) for d in sizes}
-        return large_enough(least, read, sizes, root.__getitem__, distinct=distinct)
+        return large_enough_around(least, read, sizes, root.__getitem__, distinct=distinct)
 
     for d in sorted(roots, key=lambda d: (-small[d], d)):
         least = {a: min(sizes[a], small[root[a]]) for a in sizes}

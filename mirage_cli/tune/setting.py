@@ -126,8 +126,11 @@ class Case:
         self.before()
         return made()
 
-    def ranged(self, piece: yardstick.Piece) -> Tensors:
-        """The definition in float64, with float32's range."""
+    def ranged(self, piece: yardstick.Piece, seed: int | None = None, times: float = 0.0) -> Tensors:
+        """The definition in float64, with float32's range. Of what moves make of it, `known` has what counts."""
+        if seed is not None:
+            self.before()
+            return self.reference.ranged(self.inputs, piece, seed, times)
         return self.held(("ranged", piece), False, lambda: self.reference.ranged(self.inputs, piece))
 
     def held(self, key: Hashable, needed: bool, evaluate: Callable[[], Tensors]) -> Tensors:

@@ -11,14 +11,14 @@ from fractions import Fraction
 from math import prod
 
 from mirage_cli.ir.access import Index, index, renames
-from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
+from mirage_cli.ir.footprint import ENTRIES, READ
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
-from mirage_cli.verify.rings import without_rings
+from mirage_cli.verify.rings import large_enough_around, without_rings
 
 ROOM = 1 << 17
 """The most elements of a value, unless its axes are as short as they may be."""
@@ -152,7 +152,7 @@ class _Short:
         read, sizes, before = [*read], self.sizes, dict[str, int]()
         while sizes != before:  # blocks that are there for the positions that one reads reach further, for another
             before = sizes
-            sizes = large_enough(sizes, read, self.whole, self.classes.find, self.entries, self.tables, self.met)
+            sizes = large_enough_around(sizes, read, self.whole, self.classes.find, self.entries, self.tables, self.met)
             for d, i in self.counted:
                 need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
                 sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}

@@ -8,12 +8,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any  # what a function returns: a tensor, several, or nothing
 
 import torch
 
-from mirage_cli.verify.decided import MANY, ROUNDS, Decisions, decides
+from mirage_cli.verify.decided import FEW, MANY, ROUNDS, Decisions, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
 from mirage_cli.verify.rounding import (
     MoveEveryResult,
@@ -144,8 +144,35 @@ Rounded = Callable[[Piece, torch.dtype | None, int, float | None], Sequence[torc
 decisions how many times as much (`MoveEveryResult`)."""
 
 
-Known = dict[tuple[int, object], "Error"]
-"""By output: the errors of eager and of evaluations with rounding on one draw of inputs, which no candidate changes."""
+Ranged = Callable[[Piece, int | None, float], Sequence[torch.Tensor]]
+"""The definition in float64 for a piece of the inputs, in the range of float32. With a seed, every result is moved by
+up to so many times as much as rounding does (`MoveEveryResult`)."""
+SEEDS = range(ROUNDS[-1].stop)
+"""Of evaluations in which infinities are looked for that rounding makes, at most."""
+
+
+@dataclass
+class Overflows:
+    """Where rounding decides whether elements of a piece of an output are numbers.
+
+    finite: those that are numbers in float32's range, without rounding. found: those of them that one of the
+    evaluations with moved results makes an inf or NaN of. seeds: how many of these evaluations were made.
+    """
+
+    finite: torch.Tensor
+    found: torch.Tensor
+    seeds: int = 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What no candidate changes on one draw of inputs.
+
+    errors: by output, those of eager and of evaluations with rounding. overflows: by output and piece.
+    """
+
+    errors: dict[tuple[int, object], Error] = field(default_factory=dict[tuple[int, object], Error])
+    overflows: dict[tuple[int, Piece], Overflows] = field(default_factory=dict[tuple[int, Piece], Overflows])
 
 
 @dataclass(frozen=True)
@@ -167,7 +194,7 @@ def error_of(
     exact: Exact,
     pieces: Sequence[Piece],
     eager: Callable[[], torch.Tensor] | None = None,
-    ranged: Exact | None = None,
+    ranged: Ranged | None = None,
 ) -> Error:
     """The error of output number i; infinite where an infinity is further off than the largest value of its row, which
     no rounding explains.
@@ -195,12 +222,12 @@ def error_of(
     return mine.error
 
 
-def excusable(y: torch.Tensor, eager: torch.Tensor, ranged: Exact | None, piece: Piece, i: int) -> torch.Tensor:
+def excusable(y: torch.Tensor, eager: torch.Tensor, ranged: Ranged | None, piece: Piece, i: int) -> torch.Tensor:
     """Where an inf or NaN in a piece of output number i is let pass: eager has one too, or may have one in another
     order of its sums."""
     mine, theirs = ~torch.isfinite(y), ~torch.isfinite(eager)
     if ranged is not None and bool((mine & ~theirs).any()):
-        theirs |= ~torch.isfinite(ranged(piece)[i])
+        theirs |= ~torch.isfinite(ranged(piece, None, 0.0)[i])
     return mine & theirs
 
 
@@ -252,7 +279,7 @@ def judge_outputs(
     terms: int = 1,
     cut: Cut | None = None,
     known: Known | None = None,
-    ranged: Exact | None = None,
+    ranged: Ranged | None = None,
 ) -> Judgement:
     """Outputs pass that are within what rounding in the program's own types can give, infinities included: with an
     error of at most `tolerance` times the yardstick, where an infinity stands for all that lies beyond its type.
@@ -270,7 +297,8 @@ def judge_outputs(
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
     known: what the yardstick came to for other outputs of the same problem and data; what this one adds is put there.
     ranged: the definition with the range of float32, in which sums overflow by their order: where that has an inf or
-    NaN, eager may have one too, in another order.
+    NaN, eager may have one too, in another order. Where only evaluations with moved results in that range have one, it
+    is what rounding gives, and needs no excuse: exp of a difference that is 0, or 1000 by the last places of its terms.
 
     Raises ValueError for outputs of another number or shape than eager's.
     """
@@ -285,7 +313,7 @@ def judge_outputs(
         if decides(y.dtype):
             found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
             continue
-        how = anew, pieces, overflow_like_eager, ranged, {} if known is None else known
+        how = anew, pieces, overflow_like_eager, ranged, known or Known()
         found.append(_Output(i, y, eager[i], exact, rounded, *how).judgement(name, tolerance, terms))
     worst = max(found, key=lambda j: j.score)
     return replace(worst, excused=sum(j.excused for j in found), told=all(j.told for j in found))
@@ -429,10 +457,19 @@ class Reference:
         with RoundEveryResult(dtype or self.precision, dtype is not None, seed, made=exact.made):
             return self.evaluated(function, in_float64(given, dtype, seed))
 
-    def ranged(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
-        """Its definition in float64, with the infinities and NaN that float32's range may make of it."""
+    def ranged(
+        self, inputs: Sequence[torch.Tensor], piece: Piece, seed: int | None = None, times: float = 0.0
+    ) -> list[torch.Tensor]:
+        """Its definition in float64, with the infinities and NaN that float32's range may make of it.
+
+        seed: every result is moved by up to `times` as much as rounding moves it by (`MoveEveryResult`); None: none is.
+        """
+        given = in_float64(piece.inputs(inputs))
         with RangeOfEveryResult(torch.float32):
-            return self.evaluated(self.stepwise, in_float64(piece.inputs(inputs)))
+            if seed is None:
+                return self.evaluated(self.stepwise, given)
+            with MoveEveryResult(torch.float32, True, seed, times):
+                return self.evaluated(self.stepwise, given)
 
     def judge(
         self,
@@ -464,22 +501,59 @@ class _Output:
         anew: Rounded,
         pieces: Sequence[Piece],
         overflow_like_eager: bool,
-        ranged: Exact | None,
+        ranged: Ranged | None,
         known: Known,
     ) -> None:
         self.i, self.y, self.eager, self.known = i, y, eager, known
         self.exact, self.rounded, self.anew, self.pieces = exact, rounded, anew, pieces
         self.overflow_like_eager, self.ranged = overflow_like_eager, ranged
         self.excuses = False
+        self.explained: dict[Piece, torch.Tensor] = {}  # infinities and NaNs that are what rounding gives
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
-        """What passes without excuse has none."""
+        """What passes without excuse has none. It tells nothing where rounding decides what most elements are."""
         own = self.judged(name, tolerance, terms)
-        if own.problem is None or not self.overflow_like_eager or bool(torch.isfinite(self.y).all()):
+        if own.problem is None or bool(torch.isfinite(self.y).all()):
+            return own
+        if count := self.explain_overflows(max(1.0, tolerance)):
+            own = replace(self.judged(name, tolerance, terms), told=2 * count <= self.y.numel())
+        if own.problem is None or not self.overflow_like_eager:
             return own
         self.excuses = True
         like_eager = self.judged(name, tolerance, terms)
+        like_eager = replace(like_eager, told=own.told)
         return like_eager if like_eager.problem else replace(like_eager, excused=max(1, like_eager.excused))
+
+    def explain_overflows(self, tolerance: float) -> int:
+        """How many infinities and NaNs are what rounding gives. Evaluations are made until they explain all, or less
+        than half of what is no number where float64 has one."""
+        if self.ranged is None:
+            return 0
+        wrong = {piece: ~torch.isfinite(y) & torch.isfinite(part.ref) for piece, y, _, part in self.parts()}
+        left = {piece: where.clone() for piece, where in wrong.items()}
+        count, counts = sum(int(x.sum()) for x in wrong.values()), {piece: int(x.sum()) for piece, x in wrong.items()}
+        for seed in SEEDS:
+            for piece in (piece for piece, n in counts.items() if n):
+                left[piece] &= ~self.overflows_of(piece, seed, tolerance)
+                counts[piece] = int(left[piece].sum())
+            rest = sum(counts.values())
+            if not rest or (seed + 1 >= FEW and 2 * rest > max(MANY, count)):
+                break
+        self.explained = {piece: where & ~left[piece] for piece, where in wrong.items()}
+        return count - sum(counts.values())
+
+    def overflows_of(self, piece: Piece, seed: int, tolerance: float) -> torch.Tensor:
+        """Where evaluations with moved results, those with this seed and all before it, overflow."""
+        assert self.ranged is not None
+        key = self.i, piece
+        if key not in self.known.overflows:
+            finite = torch.isfinite(self.ranged(piece, None, 0.0)[self.i])
+            self.known.overflows[key] = Overflows(finite, torch.zeros_like(finite))
+        known = self.known.overflows[key]
+        for fresh in range(known.seeds, seed + 1):
+            known.found |= known.finite & ~torch.isfinite(self.ranged(piece, fresh, tolerance)[self.i])
+            known.seeds = fresh + 1
+        return known.found
 
     def judged(self, name: str, tolerance: float, terms: int) -> Judgement:
         result = coarser(self.y.dtype, self.eager.dtype)
@@ -503,8 +577,8 @@ class _Output:
         """Eager's error, where it is larger than rounding explains, but for elements that it decides otherwise than
         float64: their error is no measure of the others'."""
         key = self.i, "undecided"
-        if key not in self.known:
-            self.known[key] = eagers
+        if key not in self.known.errors:
+            self.known.errors[key] = eagers
             rounding = least.larger(self.rounding(None, 0)).larger(self.rounding(torch.float32, 0))
             if rounding.row < eagers.row < math.inf and eagers.over(rounding) > tolerance:
                 y, found = self.eager.to(self.y.dtype), measured(self.y, self.i, self.pieces)
@@ -512,8 +586,8 @@ class _Output:
                     found.add(e, part, functools.partial(both_finite, e, part.ref))
                 if found.finite:
                     left, decided = self.without_decided(y, found, scaled(tolerance, rounding), tolerance)
-                    self.known[key] = Undecided(left.error.norm, left.error.row, decided)
-        return self.known[key]
+                    self.known.errors[key] = Undecided(left.error.norm, left.error.row, decided)
+        return self.known.errors[key]
 
     def without_decided(
         self, y: torch.Tensor, found: Measured, allowed: Error, tolerance: float, few: int = 0
@@ -545,7 +619,7 @@ class _Output:
         """
         mine, theirs, rounded = (measured(self.y, self.i, self.pieces) for _ in range(3))
         keys = (self.i, "eager"), (self.i, "rounded")
-        fresh, overflows = not all(key in self.known for key in keys), False
+        fresh, overflows = not all(key in self.known.errors for key in keys), False
         for piece, y, e, part in self.parts():
             mine.add(y, part, functools.partial(self.counted, piece, y, e))
             if fresh:
@@ -554,9 +628,9 @@ class _Output:
                 overflows |= not theirs.finite and overflows_alone(e, part.ref)
         if fresh:
             eagers = theirs.error
-            self.known[keys[0]] = eagers.larger(self.rounding(None, 0)) if overflows else eagers
-            self.known[keys[1]] = rounded.error
-        return mine, (self.known[keys[0]], self.known[keys[1]])
+            self.known.errors[keys[0]] = eagers.larger(self.rounding(None, 0)) if overflows else eagers
+            self.known.errors[keys[1]] = rounded.error
+        return mine, (self.known.errors[keys[0]], self.known.errors[keys[1]])
 
     def parts(self) -> Iterator[tuple[Piece, torch.Tensor, torch.Tensor, Part]]:
         """Each piece, with the output, eager's in its type, and float64's."""
@@ -570,9 +644,9 @@ class _Output:
         """The error of an evaluation with rounding. It has float64's range: what is beyond the output type's is so by
         rounding, and is measured as the infinity that it is stored as."""
         key = self.i, (dtype, seed)
-        if key not in self.known:
-            self.known[key] = self.evaluated(dtype, seed)
-        return self.known[key]
+        if key not in self.known.errors:
+            self.known.errors[key] = self.evaluated(dtype, seed)
+        return self.known.errors[key]
 
     def evaluated(self, dtype: torch.dtype | None, seed: int) -> Error:
         """Where float64's decisions make it much smaller, and few elements are off by more than that, the others'."""
@@ -605,10 +679,13 @@ class _Output:
         return ~self.excusable(piece, y, e)
 
     def excusable(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        """Of a piece: nothing, as long as nothing is excused."""
-        if not self.excuses:
-            return torch.zeros_like(y, dtype=torch.bool)
-        return excusable(y, e, self.ranged, piece, self.i)
+        """Of a piece: what rounding explains, and nothing else as long as nothing is excused."""
+        explained = self.explained_of(piece, y)
+        return explained | excusable(y, e, self.ranged, piece, self.i) if self.excuses else explained
+
+    def explained_of(self, piece: Piece, y: torch.Tensor) -> torch.Tensor:
+        """Where rounding explains the infinities and NaNs of a piece."""
+        return self.explained[piece] if piece in self.explained else torch.zeros_like(y, dtype=torch.bool)
 
     def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
         """The first place that overflows beyond rounding, in words, and how many such places are excused."""
@@ -618,7 +695,7 @@ class _Output:
         for piece, y, e, part in self.parts():
             ref = part.ref
             bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(piece, y, e)
-            excused += int((bad & excusable).sum())
+            excused += int((bad & excusable & ~self.explained_of(piece, y)).sum())
             bad &= ~excusable
             if not first and bool(bad.any()):
                 first = self.in_words(piece, y, ref, bad)

@@ -34,6 +34,7 @@ from mirage_cli.verify.yardstick import (
     Block,
     Cut,
     Judgement,
+    Known,
     Piece,
     Reference,
     as_tuple,
@@ -170,6 +171,54 @@ def test_a_quotient_by_what_cancels_in_one_order_and_not_in_eagers_is_excused_wi
         strict, lenient = (program.judge("huge", [x], [y], 4.0, overflow_like_eager=like) for like in (False, True))
         assert strict.problem is not None
         assert (lenient.problem is None, lenient.excused) == (excused, int(excused))
+
+
+@pytest.mark.parametrize("cut", [None, Cut((0,), (0,), 4, 1 << 29)], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_an_infinity_that_rounding_gives_needs_no_excuse(value: float, cut: Cut | None) -> None:
+    """The exponent is 0, or off by the last places of its terms: where these are 1e6, by less than 10. A difference of
+    sums that are beyond float32 is NaN, in whatever order: there eager's order is what excuses one."""
+    stepwise = lambda x: (x.sum(-1) - x.flip(-1).sum(-1)).exp()  # noqa: E731
+    eager = lambda x: torch.ones_like(x[..., 0])  # noqa: E731
+    program = Reference(eager, stepwise, torch.float32, wide=eager)
+    draws = torch.rand(4, 16, generator=torch.Generator().manual_seed(0))
+    x = draws * torch.tensor([1e12, 1e6, 1.0, 3e38])[:, None]
+    for row, (right, excused) in enumerate(((True, 0), (False, 0), (False, 0), (False, 1))):
+        y = eager(x)
+        y[row] = value
+        strict, lenient = (program.judge("huge", [x], [y], 4.0, like, 1, cut) for like in (False, True))
+        assert (strict.problem is None, strict.excused) == (right, 0)
+        assert (lenient.problem is None, lenient.excused) == (right or bool(excused), excused)
+        assert strict.told and lenient.told
+    y = torch.full((3,), value)
+    most = program.judge("huge", [x[[0, 0, 2]]], [torch.where(x[[0, 0, 2], 0] > 1e6, y, 1.0)], 4.0, False)
+    assert most.problem is None and not most.told, "nothing was compared in most places"
+
+
+def test_infinities_that_rounding_gives_are_looked_for_once_and_no_longer_than_that_helps() -> None:
+    """Evaluation n overflows at all places up to n; the last 32 of 128 are numbers in each."""
+    exact = [torch.ones(128, dtype=torch.float64)]
+    known, made = Known(), list[int | None]()
+
+    def ranged(piece: Piece, seed: int | None, times: float) -> list[torch.Tensor]:
+        made.append(seed)
+        at = torch.arange(128)
+        return [torch.where((at < 96) & (at <= (-1 if seed is None else seed)), torch.inf, exact[0])]
+
+    def seeds(at: list[int], right: bool) -> list[int | None]:
+        y = exact[0].float()
+        y[at] = torch.nan
+        made.clear()
+        how = lambda *_: exact, [exact[0].float()], lambda *_: exact, 4.0, False, 1, None, known, ranged
+        found = judge_outputs("huge", [y], *how)
+        assert (found.problem is None) == right
+        return [*made]
+
+    assert seeds([1, 3], right=True) == [None, 0, 1, 2, 3]
+    assert seeds([5], right=True) == [4, 5]
+    assert seeds([0, 1, 2, 3, 4, 5], right=True) == []
+    assert seeds([*range(90, 128)], right=False) == [6, 7], "after eight evaluations nothing is explained"
+    assert seeds([0, 120], right=False) == [*range(8, 64)], "of a few, each may be one that chance leaves open"
 
 
 def test_what_float32_has_no_normal_number_for_may_be_zero() -> None:

@@ -17,7 +17,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.reduced import small_instance
-from mirage_cli.verify.rings import around
+from mirage_cli.verify.rings import around, large_enough_around
 
 TORUS = """
 name: torus
@@ -91,3 +91,83 @@ def test_wrong_steps_are_refused(torus: tuple[Program, Plan], edit: tuple[str, s
 def test_a_ring_is_of_the_axis_that_there_is(at: str, small: str) -> None:
     old, new = {"y": 64, "i": 3, "b": 4}, {"y": 7, "i": 3, "b": 2}
     assert around(parse_index(at), old, new) == parse_index(small)
+
+
+WINDOWS = """
+name: shifted_windows
+dims: {u: 80, i: 7, p: 7, y: 560, d: 4}
+dtype: float32
+inputs: {X: [y, d], W: {dims: [i, p], dtype: float32}}
+program: |
+  S = exp(X[(7*u + p + 3) % 560, d]) * where(index(u) == 79, 2, 1)
+  O[(7*u + i + 3) % 560, d] = dot(W, S, p)
+outputs: {O: [y, d]}
+"""
+
+
+@pytest.fixture(scope="module")
+def windows() -> tuple[Program, Plan]:
+    program = parse_spec(WINDOWS).at()
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert found.stopped == "exhausted"
+    assert not found.rejected
+    return lower(program), found.plans[0]
+
+
+def test_a_field_that_goes_round_by_windows_stays_small(windows: tuple[Program, Plan]) -> None:
+    program, plan = windows
+    sizes, _ = small_instance(program, plan.graph, 0)
+    assert sizes["y"] == 7 * sizes["u"] <= 35
+    assert sizes["p"] + 2 >= 7, "the last window reaches the first positions"
+    small = reduced_sizes(program, graph=plan.graph)
+    assert small["y"] == 7 * small["u"] < 560
+
+
+def test_kernels_of_windows_run_in_the_interpreter_at_small_fields(windows: tuple[Program, Plan]) -> None:
+    program, plan = windows
+    with Interpreter() as interpreter:
+        assert judge_small(interpreter, program, plan.graph, plan.schedule).ok
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("(u*7 + p + 3)%560", "(u*7 + p + 4)%560"),
+        ("(u*7 + p + 3)%560", "(u*7 + p + 24)%560"),  # three windows away
+        ("(u*7 + p + 3)%560", "(u*7 + p + 556)%560"),
+        ("(u*7 + p + 3)%560", "(u*7 + p + 3)%553"),
+        ("(u*7 + p + 3)%560", "(u*6 + p + 3)%480"),
+        ("(u*7 + p + 3)%560", "u*7 + p + 3"),
+        ("(u*7 + i + 3)%560", "(u*7 + i + 10)%560"),
+        ("(u*7 + i + 3)%560", "u*7 + i"),
+    ],
+)
+def test_wrong_windows_are_refused(windows: tuple[Program, Plan], edit: tuple[str, str]) -> None:
+    program, plan = windows
+    text = print_mugraph(plan.graph)
+    assert edit[0] in text
+    assert check_equivalence(program, parse_mugraph(text), 0).ok
+    assert not check_equivalence(program, parse_mugraph(text.replace(*edit)), 0).ok
+
+
+@pytest.mark.parametrize(
+    ("at", "u", "small"),
+    [
+        ("(7*u + i + 3)%56", 3, "(7*u + i + 3)%21"),
+        ("(7*u + i + 52)%56", 3, "(7*u + i + 17)%21"),
+        ("(7*u + i + 3)%56", 2, "(7*u + i + 3)%56"),  # 9 steps forward are 5 back
+        ("(7*u + i + 3)%56", 8, "(7*u + i + 3)%56"),
+        ("(7*u + i + 3)%49", 3, "(7*u + i + 3)%49"),
+        ("(6*u + i + 3)%56", 3, "(6*u + i + 3)%56"),
+    ],
+)
+def test_a_ring_of_blocks_has_the_blocks_that_there_are(at: str, u: int, small: str) -> None:
+    assert around(parse_index(at), {"u": 8, "i": 7}, {"u": u, "i": 6}) == parse_index(small)
+
+
+def test_a_field_that_is_longer_than_its_windows_has_all_of_them() -> None:
+    """One that a table names has 16 positions or more: it may be read by rings of its own."""
+    read = [("y", parse_index("(7*u + i + 3)%56")), ("x", parse_index("(2*v + 1)%16"))]
+    full = {"u": 8, "i": 7, "y": 56, "v": 8, "x": 16}
+    found = large_enough_around({"u": 3, "i": 2, "y": 30, "v": 3, "x": 2}, read, full, str)
+    assert found == {"u": 8, "i": 6, "y": 56, "v": 3, "x": 6}
