@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Index, access_text, dims_of, dims_of_atom, lookups_of, steady
+from mirage_cli.ir.access import Access, Index, Remainder, access_text, dims_of, dims_of_atom, lookups_of, steady
 from mirage_cli.ir.footprint import box_around, read_once
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Load
@@ -73,13 +73,29 @@ def _in_a_row(access: Access) -> int:
 
 def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
     """The axes of a load along which elements lie without gaps, in memory order: those behind what a table names, and
-    along which it names the same. Its numbers may be any. t: None for what is row-major."""
+    along which it names the same, and those that are added to what it names. Its numbers may be any. t: None for what
+    is row-major."""
     if t is None or not t.strides:
         behind = max((n for n, i in enumerate(x.access, 1) if i.lookups), default=0)
         atoms = [a for y in lookups_of(x.access) for i in y.access for a, _ in i.terms]
         named = {d for a in atoms for d in dims_of_atom(a) if steady(a, d) == 1}
-        return tuple(d for d in dims_of(x.access[behind:]) if d not in named) if behind else x.dims
+        if not behind:
+            return x.dims
+        last = x.access[behind - 1]
+        return tuple(dict.fromkeys(d for d in (*_added(last), *dims_of(x.access[behind:])) if d not in named))
     return dims_of(i for d, i in zip(t.dims, x.access, strict=True) if d in t.without_gaps)
+
+
+def _added(index: Index) -> Iterator[str]:
+    """The axes along which an index moves by single positions, but where it begins again."""
+    for a, n in index.terms:
+        match a:
+            case str() if n == 1:
+                yield a
+            case Remainder() if n == 1:
+                yield from _added(a.of)
+            case _:
+                pass
 
 
 def lines_of(x: Load, t: Tensor | None, element: int) -> Lines | None:

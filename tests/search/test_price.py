@@ -390,9 +390,14 @@ def test_loops_that_data_end_are_tried_in_chunks_and_priced_as_they_were_measure
         ("b, T{v}[b, m], m", ()),
         ("T{v}[m], b, m", ("b",)),
         ("T{v}[b, m//16], m%16, k", ("m", "k")),
+        ("b, m + T{v}[b]", ("m",)),
+        ("y, (x - T{v}[q] + 1)%2048", ("x",)),
+        ("T{v}[q], (x - T{v}[q])%64, k", ("x", "k")),
+        ("b, 2*m + T{v}[b]", ()),
+        ("b, m + T{v}[b, m]", ()),
         ("m, k", ("m", "k")),
     ],
 )
 def test_what_a_table_names_lies_anywhere(access: str, expected: tuple[str, ...]) -> None:
-    """Also beside other elements of the table."""
+    """Also beside other elements of the table. What is added to it runs on from there."""
     assert side_by_side(Load("x", "X", parse_access(access)), None) == expected
