@@ -123,3 +123,68 @@ outputs: {T: {dims: [m], dtype: int64}}
     found = search(lower(parse_spec(spec).at()), find_target("h100"))
     assert not any(summed_twice(c.graph, {"l"}) for c in found.candidates)
     assert found.candidates[0].id != found.as_written.id
+
+
+RANK = """
+mugraph rank float16
+dims m=64 k=64 n=16 j=16
+input X f16[m, k]
+input W f16[k, n]
+output R i64[m, n]
+"""
+UNDER_TWO_NAMES = """
+kernel k0 generated m:grid k:tile n:tile j:tile
+  W = load W[k, n]
+  X = load X[m, k]
+  V = load W[k, j]
+  l[m, n] = dot(X, W; k)
+  v0[m, j] = dot(X, V; k)
+  t0[m, n, j] = gt(v0, l)
+  t1[m, n, j] = where(t0, 1, 0)
+  R[m, n] = sum(t1; j)
+  store R[m, n] = R
+"""
+TWICE_FROM_MEMORY = """
+buffer l f32[m, n]
+
+kernel k0 generated m:grid k:tile n:tile
+  W = load W[k, n]
+  X = load X[m, k]
+  l[m, n] = dot(X, W; k)
+  store l[m, n] = l
+
+kernel k1 generated m:grid n:tile j:tile
+  l = load l[m, n]
+  v0 = load l[m, j]
+  t0[m, n, j] = gt(v0, l)
+  t1[m, n, j] = where(t0, 1, 0)
+  R[m, n] = sum(t1; j)
+  store R[m, n] = R
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernels", "twice"), [(UNDER_TWO_NAMES, True), (TWICE_FROM_MEMORY, False)], ids=["two names", "from memory"]
+)
+def test_what_is_ranked_is_one_sum(kernels: str, twice: bool) -> None:
+    """A score that is added up along n and along j may be larger than itself: ranks are no order then."""
+    assert summed_twice(parse_mugraph(RANK.lstrip() + kernels), {"l"}) is twice
+
+
+def test_blocks_are_ranked_by_one_sum() -> None:
+    """Means of keys are stored rounded, as products take them: no rank compares them with such that are not."""
+    spec = """
+name: blocks
+dims: {q: 2048, n: 16, e: 128, m: n, d: 128, s: n*e}
+inputs: {Q: [q, d], K: [s, d]}
+dtype: bfloat16
+program: |
+  g = dot(Q, bfloat16(mean(K[128*n + e, d], e)), d)
+  o = rename(g, n=m)
+  R = sum(where(o > g or (o == g and index(m) < index(n)), 1, 0), m)
+outputs: {R: {dims: [q, n], dtype: int32}}
+"""
+    found = search(lower(parse_spec(spec).at()), find_target("h200"))
+    for c in found.candidates:
+        scores = [e for k in c.graph.kernels for e in k.body if e.op == "dot" and {"m", "n"} & set(e.dims)]
+        assert len(scores) < 2, str(c.graph)
