@@ -72,3 +72,13 @@ def test_what_depends_on_a_tensor_or_is_drawn_stays() -> None:
     assert "at" in dict(model.named_buffers())
     _, left = read_of(lambda x: x + (torch.randint(0, 2, (N,)) + 1), torch.randn(N))
     assert any("randint" in name for name in left) and sum("add" in name for name in left) == 2
+
+
+def test_a_default_device_changes_nothing() -> None:
+    """What is compared with positions lies where these do: a default device of another kind has no data here."""
+    model = exported(as_module(backwards), (torch.randn(N, N),))
+    with torch.device("meta"):
+        folded(model)
+    model.graph.eliminate_dead_code()
+    names = [str(n.target) for n in model.graph.nodes if n.op == "call_function"]
+    assert names[0] == "aten.arange.start_step" and "aten.flip.default" not in names

@@ -145,10 +145,11 @@ def as_positions(graph: torch.fx.Graph, node: Any, made: torch.Tensor) -> Any:
         return None
     first = made.flatten()[0].item()
     axis, step = steps[0] if steps else (None, 0)
-    of_steps = torch.full(made.shape, first, dtype=made.dtype)
+    like: dict[str, Any] = {"dtype": made.dtype, "device": made.device}
+    of_steps = torch.full(made.shape, first, **like)
     if axis is not None:
         shape = [n if d == axis else 1 for d, n in enumerate(made.shape)]
-        of_steps = of_steps + step * torch.arange(made.shape[axis], dtype=made.dtype).view(shape)
+        of_steps = of_steps + step * torch.arange(made.shape[axis], **like).view(shape)
     if not torch.equal(of_steps, made):
         return None
     options: dict[str, Any] = {"dtype": made.dtype, "device": node.meta["val"].device}
