@@ -210,6 +210,11 @@ def _shifted(by: Callable[[int, int], int], x: tuple[int, int], y: tuple[int, in
     return min(by(x[0], n) for n in y), max(by(x[1], n) for n in y)
 
 
+def _joined(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int] | None:
+    """Between which numbers integers lie that are made of the bits of two without a sign."""
+    return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x[0] >= 0 <= y[0] else None
+
+
 def _of_bits(of: Callable[[int, int], int], x: Fraction, y: Fraction) -> Fraction | None:
     """Of whole numbers. Raises ValueError for a shift by fewer bits than none."""
     known = x.denominator == y.denominator == 1 and max(abs(x), abs(y)) < 1 << 64 and y < MAX_BITS
@@ -291,7 +296,7 @@ def _bitwise(
               lambda A, x, y: A.fn(name, *A.sort(x, y)),
               source, source, "same", domain=WORDS, zero=zero,
               known="fn", growth="fresh", commutes=True, takes_infinity=False, symbol=symbol, assignable=True,
-              exact=lambda x, y: _of_bits(of, x, y), integers=True, **rest)  # fmt: skip
+              exact=lambda x, y: _of_bits(of, x, y), integers=True, whole=_joined, **rest)  # fmt: skip
 
 
 PRODUCT = """

@@ -27,7 +27,17 @@ from math import prod
 
 from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES, HALVES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor, cast_of
+from mirage_cli.ir.program import (
+    DTYPE_BYTES,
+    HALVES,
+    LINE_BYTES,
+    WIDEST_BYTES,
+    Builder,
+    Program,
+    Tensor,
+    cast_of,
+    tensor_type,
+)
 from mirage_cli.search.assembly import ScheduledGraph, concatenated
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.expand import fresh_name
@@ -41,10 +51,11 @@ from mirage_cli.target.gpus import Target
 def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, Tensor]:
     """Copies of inputs from which products of the best plan are fed faster: where they load one element at once, or
     less than an asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and
-    where the program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed, or
-    that names positions."""
+    where the program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed,
+    that names positions, or that is a mask."""
     found: dict[str, Tensor] = {}
-    tensors = {t.name: t for t in program.inputs if t.name not in program.changed and t.below is None}
+    copied = (t for t in program.inputs if t.below is None and tensor_type(t) != "bool")
+    tensors = {t.name: t for t in copied if t.name not in program.changed}
     best = result.candidates[0]
     accesses: dict[str, list[Load]] = {}
     for x in _narrow(best, target):

@@ -95,6 +95,8 @@ class ExpressionReader:
             return read[0]  # which is an integer already
         if OPS[op].of_integers:
             return self.of_integers(e, op, read, out)
+        if any(isinstance(a, str) for a in read) and self.integers.wraps(op, read):
+            return self.emit(e, "shift_left", (self.emit(e, op, tuple(read), None), Fraction(0)), out)
         return self.emit(e, op, tuple(read), out)
 
     def of_integers(self, e: ast.AST, op: str, args: Sequence[Arg], out: str | None) -> Arg:

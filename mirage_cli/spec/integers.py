@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from mirage_cli.ir.ops import OPS, power_of_two
-from mirage_cli.ir.program import WORD, Arg, number_type
+from mirage_cli.ir.program import WORD, Arg, Tensor, number_type
 from mirage_cli.ir.whole import Bounds, bounds_of, positions
 from mirage_cli.spec.scope import Scope
 
 LEAST, LARGEST = WORD
 FLOAT_BITS = 24
 """Of whole numbers, so many float32 holds."""
+UNTOLD: Bounds = (-(1 << FLOAT_BITS), 1 << FLOAT_BITS)
+"""Of integers that no declaration and no operator bounds: what is counted, and inputs without `below`."""
 
 
 class Integers:
@@ -31,6 +33,22 @@ class Integers:
         b = self.scope.builder
         known = positions(b.known.values(), self.scope.sizes)
         return bounds_of(b.eqns, known).get(value, WORD)
+
+    def wraps(self, op: str, args: Sequence[Arg]) -> bool:
+        """Whether a sum, difference or product of integers may be beyond 32 bits. Elsewhere an evaluation in 64 bits is
+        one in 32."""
+        row = OPS[op]
+        if row.whole is None or row.integers or any(self.type_of(a) != "int" for a in args):
+            return False
+        b = self.scope.builder
+        known = positions(b.known.values(), self.scope.sizes)
+        for name, x in b.known.items():
+            told = x.drawn == "bits" if isinstance(x, Tensor) else x.op in OPS and OPS[x.op].integers
+            if known.get(name) == WORD and not told:
+                known[name] = UNTOLD
+        found = bounds_of(b.eqns, known)
+        made = row.whole(*((int(a), int(a)) if not isinstance(a, str) else found.get(a, UNTOLD) for a in args))
+        return made is not None and (made[0] < LEAST or made[1] > LARGEST)
 
     def type_of(self, a: Arg) -> str:
         return self.scope.type_of(a) if isinstance(a, str) else number_type(a)

@@ -364,3 +364,37 @@ def test_a_part_begins_where_the_tensor_that_is_changed_does() -> None:
     scope["reference"](x, whole[2:])  # type: ignore[operator]
     assert not whole[:2].any()
     torch.testing.assert_close(whole[2:], 2 * x.reshape(3, 8))
+
+
+HASH = """
+name: hashes
+dims: {n: 1000}
+inputs: {seed: {dims: [], dtype: int32, drawn: bits}}
+program: |
+  a = index(n) ^ seed
+  b = a * -2048144789
+  c = (b ^ (b >> 13 & 524287)) * 1664525 + 1013904223
+  keep = c > -1717986918
+  O = where(keep, 1, 0)
+outputs: {c: {dims: [n], dtype: int32}, O: {dims: [n], dtype: int8}}
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 12345, -(2**31), 2**31 - 1])
+def test_integers_of_32_bits_wrap_around_before_they_are_compared(seed: int) -> None:
+    """A hash is multiplied beyond 32 bits. PyTorch's integers have 64, which compare otherwise."""
+    program = parse_spec(HASH).at()
+    a = np.arange(1000, dtype=np.uint32) ^ np.uint32(seed % 2**32)
+    b = a * np.uint32(-2048144789 % 2**32)
+    c = ((b ^ (b >> np.uint32(13))) * np.uint32(1664525) + np.uint32(1013904223)).astype(np.int32)
+    given = [torch.tensor(seed, dtype=torch.int32)]
+    for counted, kept in (run(program, given), reference64(program, given)):
+        assert np.array_equal(counted.numpy().astype(np.int64), c)
+        assert np.array_equal(kept.numpy(), c > -1717986918)
+
+
+def test_integers_that_stay_within_32_bits_are_not_wrapped() -> None:
+    """A product that cannot reach 32 bits is one product, and so is that of a length that says nothing of its size."""
+    text = HASH.replace("drawn: bits", "below: 8").replace("-2048144789", "16").replace("1664525", "3")
+    program = parse_spec(text.replace("1013904223", "1").replace("-1717986918", "100")).at()
+    assert not any("shift_left" in str(e) for e in program.eqns), str(program)

@@ -86,11 +86,13 @@ def test_what_is_copied_is_what_products_load_element_by_element(
     assert orders(program(*changes)) == expected
 
 
-def test_what_names_positions_is_not_copied() -> None:
+def test_what_names_positions_is_not_copied_nor_a_mask() -> None:
+    """A copy is a product by 1, which masks have none of: diagonals that an attention keeps had no kernel."""
     p = program()
     result = search(p, H200)
-    tables = tuple(replace(t, below=7) if t.name == "X" else t for t in p.inputs)
-    assert relaid(replace(p, inputs=tables), result, H200).keys() == {"W"}
+    for change in ({"below": 7}, {"dtype": "bool"}):
+        inputs = tuple(replace(t, **change) if t.name == "X" else t for t in p.inputs)
+        assert relaid(replace(p, inputs=inputs), result, H200).keys() == {"W"}
 
 
 @pytest.mark.parametrize(
