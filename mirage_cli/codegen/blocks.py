@@ -19,6 +19,7 @@ from types import MappingProxyType
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
+from mirage_cli.ir.exponents import postponed
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
@@ -187,6 +188,11 @@ class ScheduledKernel:
             if not isinstance(segment, Loop) or e.args[1] not in segment.running
         }
         return frozenset(inside & (stored | behind))
+
+    @cached_property
+    def postponed(self) -> Mapping[str, float]:
+        """Values that are held without a factor, which their maximum and their exponents have (`ir/exponents.py`)."""
+        return {} if self.float32_accurate else postponed(self.kernel, self.placement)
 
     @cached_property
     def looked_up(self) -> dict[Lookup, str]:

@@ -110,6 +110,8 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
         return Computed(_shifted_exp(k, e, want))
     if not e.values:
         return Computed(_constant(e))
+    if e.out in k.postponed and len(e.values) == 1:
+        return Computed(_argument(k, e.values[0], want, e, False), _zero_lanes(s, e))
     if e.out in k.small_integers:
         return Computed(narrow.computed(k, e))
     if cast := cast_of(e):
@@ -215,7 +217,8 @@ def _shifted_exp(k: ScheduledKernel, e: Eqn, want: Axes) -> Expr:
     """exp(x - m) for a running maximum: one multiply-add and one exp2, or the difference first."""
     x, m = (str(a) for a in e.args)
     shift = spread(nodes.Shift(m, k.axes_of(m)), want)
-    return nodes.ExpDifference(_argument(k, x, want, e, False), shift, m in k.subtracted_first, want)
+    factor = k.postponed.get(x, 1.0)
+    return nodes.ExpDifference(_argument(k, x, want, e, False), shift, m in k.subtracted_first, want, factor)
 
 
 def _constant(e: Eqn) -> Expr:

@@ -88,7 +88,9 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     """What an iteration does to an accumulator, `accumulated`."""
     k = s.scheduled
     if e.out in s.running:
-        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(k, e), e.out in k.subtracted_first)
+        block, factor = computed(s, e).expr, k.postponed.get(e.values[0])
+        block = block if factor is None else nodes.Scaled(block, factor)
+        yield plan.Advance(e.out, block, shows_nan(k, e), e.out in k.subtracted_first)
         return
     axes = accumulated(k, e, degrees, defers)
     for m, g in degrees:

@@ -635,12 +635,14 @@ class AddedLast:
 
 @dataclass(frozen=True, slots=True)
 class ExpDifference:
-    """exp(x - m). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is m log2 e."""
+    """exp(factor · x - m). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is
+    m log2 e."""
 
     x: Expr
     shift: Expr
     exact: bool
     axes: Axes
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)

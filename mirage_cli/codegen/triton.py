@@ -653,8 +653,11 @@ def _in_turns(x: nodes.InTurns, names: Names) -> str:
     return f"tl.reshape({_moved_last(text, x.axes, x.dim, 1)}, {_shape(x.axes)})"
 
 
-def _exp_of_difference(x: str, shift: str, exact: bool) -> str:
-    return f"tl.exp2(({x} - {shift}) * {LOG2E!r})" if exact else f"tl.exp2({x} * {LOG2E!r} - {shift})"
+def _exp_of_difference(x: str, shift: str, exact: bool, factor: float = 1.0) -> str:
+    if not exact:
+        return f"tl.exp2({x} * {factor * LOG2E!r} - {shift})"
+    scaled = x if factor == 1.0 else f"{x} * {factor!r}"
+    return f"tl.exp2(({scaled} - {shift}) * {LOG2E!r})"
 
 
 def _power(x: str, exponent: Fraction, exact: bool) -> str:
@@ -708,7 +711,9 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Scaled: lambda x, names: f"({_expr(x.x, names)} * {number_text(nodes.Literal(x.factor))})",
     nodes.Power: lambda x, names: _power(_expr(x.x, names), x.exponent, x.exact),
     nodes.AddedLast: lambda x, names: f"tl.fma({_expr(x.a, names)}, 1.0, {_expr(x.b, names)})",
-    nodes.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
+    nodes.ExpDifference: lambda x, names: _exp_of_difference(
+        _expr(x.x, names), _expr(x.shift, names), x.exact, x.factor
+    ),
     nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
     nodes.Reduce: _reduce,
     nodes.Scan: _scan,

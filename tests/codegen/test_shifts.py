@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.triton import emit_kernel
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.generator import ScheduledGraph, search
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.yardstick import as_tuple
@@ -57,6 +63,76 @@ def test_others_subtract_first() -> None:
         assert found
         for c in found:
             assert not re.search(r"\* 1\.44\d+ - ", text(of, c))
+
+
+ATTENTION = """
+mugraph t float16
+dims q=64 s=256 d=64 e=64
+input Q f16[q, d]
+input K f16[s, d]
+input V f16[s, e]
+output O f16[q, e]
+
+kernel k0 generated q:grid s:loop d:tile e:tile
+  Q = load Q[q, d]
+  K = load K[s, d]
+  V = load V[s, e]
+  a[q, s] = dot(Q, K; d)
+  {scores}
+  m[q] = max(L; s)
+  p[q, s] = exp_sub(L, m)
+  l[q] = sum(p; s)
+  v[q, e] = dot(p, V; s)
+  O[q, e] = div(v, l)
+  store O[q, e] = O
+"""
+OWN = KernelSchedule((("q", 16), ("s", 64)), ("q", "d", "s", "e"), 4, 3)
+
+
+def scored(scores: str) -> MuGraph:
+    """Attention whose scores L are made of a = Q K."""
+    return parse_mugraph(ATTENTION.format(scores="\n  ".join(scores.split(" | "))))
+
+
+@pytest.mark.parametrize(
+    ("scores", "factor"),
+    [
+        ("L[q, s] = mul(a, 1/8)", 0.125),
+        ("L[q, s] = div(a, 8)", 0.125),
+        ("b[q, s] = mul(a, 3/10) | i[s] = index(s) | c[s] = lt(i, 100) | L[q, s] = where(c, b, -inf)", 0.3),
+    ],
+)
+def test_a_factor_of_scores_is_one_of_their_maximum_and_exponents(scores: str, factor: float) -> None:
+    graph = scored(scores)
+    body = emit_kernel(graph, graph.kernels[0], Schedule({"k0": OWN}), dict(graph.dims)).source
+    lines = [line for line in body.splitlines() if f" * {factor}" in line]
+    assert lines
+    assert all("running maximum" in line for line in lines), "no element of a block is multiplied by it"
+    exponents = re.findall(r"tl\.exp2\(\w+ \* (\S+) - m_shift", body)
+    assert exponents
+    assert [float(n) for n in exponents] == pytest.approx([factor * math.log2(math.e)] * len(exponents))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "L[q, s] = mul(a, -1/8)",  # which would make a minimum of the maximum
+        "b[q, s] = mul(a, 1/8) | L[q, s] = tanh(b)",
+        "b[q, s] = mul(a, 1/8) | L[q, s] = add(b, a)",
+        "L[q, s] = mul(a, 1/8) | store S[q, s] = L",
+        "b[q, s] = mul(a, 1/8) | c[q, s] = gt(b, 1) | L[q, s] = where(c, b, -inf)",
+    ],
+)
+def test_scores_of_which_more_is_made_are_multiplied(scores: str) -> None:
+    graph = scored(scores)
+    assert not ScheduledKernel(graph, graph.kernels[0], OWN, dict(graph.dims)).postponed
+
+
+def test_scores_of_float32_are_multiplied() -> None:
+    graph = parse_mugraph(
+        ATTENTION.format(scores="L[q, s] = mul(a, 1/8)").replace("f16", "f32").replace("float16", "float32")
+    )
+    assert not ScheduledKernel(graph, graph.kernels[0], OWN, dict(graph.dims)).postponed
 
 
 @pytest.mark.gpu

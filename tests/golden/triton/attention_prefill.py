@@ -66,14 +66,14 @@ def k0(Q_ptr, O_ptr, K_desc, V_desc):
         K = tl.permute(tl.reshape(K_desc.load([t_h, s_s, 0]), [BLOCK_s, BLOCK_d]), (1, 0))  # [d, s]
         V = tl.reshape(V_desc.load([t_h, s_s, 0]), [BLOCK_s, BLOCK_e])  # [s, e]
         t0 = tl.dot(Q, K)  # [q, s]
-        A = (t0 * 0.08838834764831843)  # [q, s]
+        A = t0  # [q, s]
         t5 = A  # [q, s]
-        t6_next = tl.maximum(t6, tl.max(t5, axis=1))  # running maximum
+        t6_next = tl.maximum(t6, (tl.max(t5, axis=1) * 0.08838834764831843))  # running maximum
         t6_shift = tl.where(tl.abs(t6_next) == float("inf"), 0.0, t6_next)
         t6_scale = tl.exp2((t6 - t6_shift) * 1.4426950408889634)
         t6_shift = t6_shift * 1.4426950408889634
         t6 = t6_next
-        t8 = tl.exp2(t5 * 1.4426950408889634 - t6_shift[:, None])  # [q, s]
+        t8 = tl.exp2(t5 * 0.12751743082459868 - t6_shift[:, None])  # [q, s]
         t9 = t9 * t6_scale
         t9 += tl.sum(t8, axis=1)  # [q]
         v0 = v0 * t6_scale[:, None]
@@ -85,14 +85,14 @@ def k0(Q_ptr, O_ptr, K_desc, V_desc):
         t3 = i_s  # [s]
         t4 = (t2[:, None] >= t3[None, :])  # [q, s]
         t0 = tl.dot(Q, K)  # [q, s]
-        A = (t0 * 0.08838834764831843)  # [q, s]
+        A = t0  # [q, s]
         t5 = tl.where(t4, A, float("-inf"))  # [q, s]
-        t6_next = tl.maximum(t6, tl.max(t5, axis=1))  # running maximum
+        t6_next = tl.maximum(t6, (tl.max(t5, axis=1) * 0.08838834764831843))  # running maximum
         t6_shift = tl.where(tl.abs(t6_next) == float("inf"), 0.0, t6_next)
         t6_scale = tl.exp2((t6 - t6_shift) * 1.4426950408889634)
         t6_shift = t6_shift * 1.4426950408889634
         t6 = t6_next
-        t8 = tl.exp2(t5 * 1.4426950408889634 - t6_shift[:, None])  # [q, s]
+        t8 = tl.exp2(t5 * 0.12751743082459868 - t6_shift[:, None])  # [q, s]
         t9 = t9 * t6_scale
         t9 += tl.sum(t8, axis=1)  # [q]
         v0 = v0 * t6_scale[:, None]
