@@ -30,7 +30,8 @@ GAIN = 0.99
 FEW = 12
 """Until so many are timed, the finals have nothing but the judgements of the winner."""
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
-"""So many timings, or this part of the budget, come before the first judgement."""
+"""So many timings, or this part of what is left when the first is made, come before the first judgement: a judgement of
+a large problem takes longer than all of a short budget."""
 SECURED = 3
 """Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong
 with float32 multiplied on the matrix units."""
@@ -65,6 +66,7 @@ class Explorer:
         self.compiling_s = self.choosing_s = 0.0  # until the first was compiled; what the last naming took
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
+        self.judging_at: float | None = None  # when the first judgement is due, however few are timed
         self.failures: Counter[str] = Counter()
         self.phases: dict[str, float] = {}
         self.pace = Pace()
@@ -119,7 +121,7 @@ class Explorer:
                 self.stopped = self.stopped or "exhausted"
                 return
             with self.phase("compiling"):
-                self.ready += self.compiled(wait=not self.ready)
+                self.ready += self.arrived()
             with self.phase("timing"):
                 self.time()
             self.tell()
@@ -137,7 +139,12 @@ class Explorer:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
         timed = sum(t.timing is not None for t in self.trials.values())
-        if timed < FIRST_TIMED and self.deadline.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
+        if self.waiting and not (self.answered or self.deadline.lost):
+            return  # none but the program as written is timed, and others are being compiled
+        now = time.monotonic()
+        if self.judging_at is None:
+            self.judging_at = now + max(BEFORE_JUDGING * (self.deadline.end - now), 0.0)
+        if timed < FIRST_TIMED and now < self.judging_at and self.waiting:
             return
         if len(self.judge.verdicts) - len(self.inexact) < SECURED and not self.judge.known_right:
             for t in self.trials.leaders()[:1]:
@@ -218,6 +225,14 @@ class Explorer:
             fine += self.compiled()
         return fine
 
+    def arrived(self) -> list[Trial]:
+        """What the compilers have done. Where nothing is ready to be timed, judgements are prepared until something is,
+        or wait for it."""
+        fine = self.compiled(wait=False)
+        while not (fine or self.ready) and self.means.farm.pending and self.judge.prepare():
+            fine = self.compiled(wait=False)
+        return fine or self.compiled(wait=not self.ready)
+
     def compiled(self, wait: bool = True) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
         timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
@@ -250,6 +265,7 @@ class Explorer:
         """
         trials, self.ready = self.ready, []
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
+        plain.sort(key=lambda t: t.mugraph == self.task.as_written)  # what is far slower than others takes fewer calls
         control = self.pace.due() if plain else []
         some = [*plain, *control]
         found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
