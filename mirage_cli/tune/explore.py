@@ -85,13 +85,22 @@ class Explorer:
     @property
     def exploring_s(self) -> float:
         """What is left of the budget for the first part. When `FEW` are timed, the finals keep their part of it."""
-        enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
-        return self.deadline.left_s - (self.deadline.finals_s if enough else 0.0)
+        return self.deadline.left_s - (self.deadline.finals_s if self.timed_so_far >= FEW else 0.0)
 
     @property
     def late(self) -> bool:
         """Whether there is something to end with, and no time for more."""
-        return self.exploring_s < 0 and (self.deadline.lost or self.answered)
+        return self.exploring_s < 0 and (self.deadline.lost or self.compared)
+
+    @property
+    def timed_so_far(self) -> int:
+        return sum(t.timing is not None for t in self.trials.values())
+
+    @property
+    def compared(self) -> bool:
+        """Whether enough was timed to choose from. Until then, what compilers have begun with is waited for, and timed
+        when time is up, too: all began together, and the first that is compiled is seldom the best."""
+        return self.answered and (self.timed_so_far >= FIRST_TIMED or not self.waiting)
 
     @property
     def answered(self) -> bool:
@@ -132,19 +141,18 @@ class Explorer:
                 self.stopped = "budget" if over else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
-            if self.stopped and self.deadline.left_s < 0 and (self.answered or self.deadline.lost):
+            if self.stopped and self.deadline.left_s < 0 and (self.compared or self.deadline.lost):
                 return  # what is being compiled comes too late
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
-        timed = sum(t.timing is not None for t in self.trials.values())
         if self.waiting and not (self.answered or self.deadline.lost):
             return  # none but the program as written is timed, and others are being compiled
         now = time.monotonic()
         if self.judging_at is None:
             self.judging_at = now + max(BEFORE_JUDGING * (self.deadline.end - now), 0.0)
-        if timed < FIRST_TIMED and now < self.judging_at and self.waiting:
+        if self.waiting and self.timed_so_far < FIRST_TIMED and (now < self.judging_at or self.exploring_s < 0):
             return
         if len(self.judge.verdicts) - len(self.inexact) < SECURED and not self.judge.known_right:
             for t in self.trials.leaders()[:1]:
