@@ -9,6 +9,8 @@ FINALS = 0.15
 LEAST_MODEL_S, MOST_MODEL = 8.0, 0.3
 """What they have at least for a model's kernel, of which more ways to overlap are timed; and the part that they have at
 most of a short budget."""
+MOST_PREPARING = 0.4
+"""The part of the budget that is kept, at most, for what judgements have still to evaluate before they judge."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
 OVERTIME_S = 10.0
@@ -23,6 +25,7 @@ class Deadline:
         self.budget_s, self.in_model = budget_s, in_model
         self.end = time.monotonic() + budget_s
         self.judging_s = 0.0  # what the longest judgement took
+        self.preparing_s = 0.0  # what is still to be evaluated for judgements will take
 
     @property
     def finals_s(self) -> float:
@@ -33,7 +36,8 @@ class Deadline:
     @property
     def left_s(self) -> float:
         """What is left of the budget, without what judging the winner will take."""
-        return self.end - time.monotonic() - JUDGEMENTS * self.judging_s
+        preparing_s = min(self.preparing_s, MOST_PREPARING * max(self.budget_s, 0.0))
+        return self.end - time.monotonic() - JUDGEMENTS * self.judging_s - preparing_s
 
     @property
     def lost(self) -> bool:

@@ -30,7 +30,8 @@ GAIN = 0.99
 FEW = 12
 """Until so many are timed, the finals have nothing but the judgements of the winner."""
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
-"""So many timings, or this part of the budget, come before the first judgement."""
+"""So many timings, or this part of what is left when the first is made, come before the first judgement: a judgement of
+a large problem takes longer than all of a short budget."""
 SECURED = 3
 """Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong
 with float32 multiplied on the matrix units."""
@@ -65,6 +66,7 @@ class Explorer:
         self.compiling_s = self.choosing_s = 0.0  # until the first was compiled; what the last naming took
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
+        self.judging_at: float | None = None  # when the first judgement is due, however few are timed
         self.failures: Counter[str] = Counter()
         self.phases: dict[str, float] = {}
         self.pace = Pace()
@@ -83,13 +85,22 @@ class Explorer:
     @property
     def exploring_s(self) -> float:
         """What is left of the budget for the first part. When `FEW` are timed, the finals keep their part of it."""
-        enough = sum(t.timing is not None for t in self.trials.values()) >= FEW
-        return self.deadline.left_s - (self.deadline.finals_s if enough else 0.0)
+        return self.deadline.left_s - (self.deadline.finals_s if self.timed_so_far >= FEW else 0.0)
 
     @property
     def late(self) -> bool:
         """Whether there is something to end with, and no time for more."""
-        return self.exploring_s < 0 and (self.deadline.lost or self.answered)
+        return self.exploring_s < 0 and (self.deadline.lost or self.compared)
+
+    @property
+    def timed_so_far(self) -> int:
+        return sum(t.timing is not None for t in self.trials.values())
+
+    @property
+    def compared(self) -> bool:
+        """Whether enough was timed to choose from. Until then, what compilers have begun with is waited for, and timed
+        when time is up, too: all began together, and the first that is compiled is seldom the best."""
+        return self.answered and (self.timed_so_far >= FIRST_TIMED or not self.waiting)
 
     @property
     def answered(self) -> bool:
@@ -119,7 +130,7 @@ class Explorer:
                 self.stopped = self.stopped or "exhausted"
                 return
             with self.phase("compiling"):
-                self.ready += self.compiled(wait=not self.ready)
+                self.ready += self.arrived()
             with self.phase("timing"):
                 self.time()
             self.tell()
@@ -130,14 +141,18 @@ class Explorer:
                 self.stopped = "budget" if over else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
-            if self.stopped and self.deadline.left_s < 0 and (self.answered or self.deadline.lost):
+            if self.stopped and self.deadline.left_s < 0 and (self.compared or self.deadline.lost):
                 return  # what is being compiled comes too late
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
-        timed = sum(t.timing is not None for t in self.trials.values())
-        if timed < FIRST_TIMED and self.deadline.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
+        if self.waiting and not (self.answered or self.deadline.lost):
+            return  # none but the program as written is timed, and others are being compiled
+        now = time.monotonic()
+        if self.judging_at is None:
+            self.judging_at = now + max(BEFORE_JUDGING * (self.deadline.end - now), 0.0)
+        if self.waiting and self.timed_so_far < FIRST_TIMED and (now < self.judging_at or self.exploring_s < 0):
             return
         if len(self.judge.verdicts) - len(self.inexact) < SECURED and not self.judge.known_right:
             for t in self.trials.leaders()[:1]:
@@ -218,6 +233,14 @@ class Explorer:
             fine += self.compiled()
         return fine
 
+    def arrived(self) -> list[Trial]:
+        """What the compilers have done. Where nothing is ready to be timed, judgements are prepared until something is,
+        or wait for it."""
+        fine = self.compiled(wait=False)
+        while not (fine or self.ready) and self.means.farm.pending and self.judge.prepare():
+            fine = self.compiled(wait=False)
+        return fine or self.compiled(wait=not self.ready)
+
     def compiled(self, wait: bool = True) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
         timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
@@ -250,6 +273,7 @@ class Explorer:
         """
         trials, self.ready = self.ready, []
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
+        plain.sort(key=lambda t: t.mugraph == self.task.as_written)  # what is far slower than others takes fewer calls
         control = self.pace.due() if plain else []
         some = [*plain, *control]
         found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []

@@ -24,6 +24,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
+from mirage_cli.tune.pace import NOISE
 from mirage_cli.tune.space import first_schedules, instead_by_arithmetic, manner, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
@@ -310,7 +311,7 @@ class Finals:
         """
         judged: list[Verdict] = []
         refused: Counter[tuple[str, bool]] = Counter()
-        waiting = deque(contenders)
+        waiting = deque(self.right_first(contenders) if self.late else contenders)
         while waiting and sum(v.right for _, v in judged) < FINALISTS and not self.ends(judged):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
@@ -335,10 +336,23 @@ class Finals:
                 waiting.extendleft(t for t in trials if t.key not in seen)
         return judged
 
+    def right_first(self, contenders: Sequence[Trial]) -> list[Trial]:
+        """With those in front that are known to be right, and as fast as the fastest but for noise, or whatever they
+        take where the time is lost: none is left to judge others."""
+        most_us = math.inf
+        if not self.deadline.lost:
+            most_us = (1 + NOISE) * min((t.paced_us for t in contenders), default=math.inf)
+
+        def known_right(t: Trial) -> bool:
+            known = self.judge.verdicts.get((t.source, False))
+            return known is not None and known.right and t.paced_us <= most_us
+
+        return sorted(contenders, key=lambda t: not known_right(t))
+
     def ends(self, judged: Sequence[Verdict]) -> bool:
         """Whether time is up for judging more: with what is right, or with what overflows like eager where nothing is
         known to be right."""
-        if not self.late:
+        if not self.late or (not judged and self.judge.known_right):
             return False
         given_up = len(judged) >= LATE_REFUSALS and any(v.ok for _, v in judged) and not self.judge.known_right
         return any(v.right for _, v in judged) or self.deadline.lost or given_up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import replace
 
@@ -24,6 +25,8 @@ class Judge:
         self.worker, self.task, self.deadline = worker, task, deadline
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
         self.waits = True  # `WAITING_S` for each judgement
+        self.unprepared: int | None = 1  # what `prepare` has left; None where there is no more room
+        self.prepared_s: list[float] = []  # what each took
 
     def verdict(self, trial: Trial, anew: bool = False) -> Judged:
         """Every distribution against float64 and eager, once. anew: on data drawn anew."""
@@ -62,6 +65,20 @@ class Judge:
         """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
         verdict = self.verdict(trial)
         return self.anew(trial) if verdict.right else verdict
+
+    def prepare(self) -> bool:
+        """Has the GPU process evaluate, while it has nothing to time, what the program makes of one more distribution.
+        Whether it did: not where all is done, nor where room or time is up."""
+        start = time.monotonic()
+        if not self.unprepared or start + JUDGEMENTS * max(self.prepared_s, default=0.0) > self.deadline.end:
+            return False
+        self.unprepared = self.worker.prepare_judging(self.task.contracted)
+        self.prepared_s.append(time.monotonic() - start)
+        again = (
+            len(self.prepared_s) if self.unprepared is None else self.unprepared
+        )  # what is not held is evaluated anew
+        self.deadline.preparing_s = again * statistics.fmean(self.prepared_s)
+        return self.unprepared is not None
 
     @property
     def known_right(self) -> bool:

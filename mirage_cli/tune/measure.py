@@ -342,6 +342,11 @@ class JudgeCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareJudging:
+    contracted: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimeCandidates:
     candidates: tuple[Candidate, ...]
     effort: Effort
@@ -448,6 +453,12 @@ class GpuWorker:
         """
         return self._ask(JudgeCandidate(candidate, standard, anew, within_s))
 
+    def prepare_judging(self, contracted: int) -> int | None:
+        """Evaluates what the outputs are on one distribution, for the judgements to come. On how many that is still to
+        be done; None where there is no memory to hold more, or it failed."""
+        answer = self._ask(PrepareJudging(contracted))
+        return None if isinstance(answer, Failure) else answer
+
     def time(
         self,
         candidates: Sequence[Candidate],
@@ -498,7 +509,7 @@ class GpuWorker:
 
     def _ask(
         self,
-        request: JudgeCandidate | TimeCandidates | MeasureOverhead | MeasureFloor,
+        request: JudgeCandidate | PrepareJudging | TimeCandidates | MeasureOverhead | MeasureFloor,
         meanwhile: Callable[[], object] = _nothing,
         again: bool = False,
     ) -> Any:

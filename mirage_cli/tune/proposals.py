@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.price import dearest_kernel, kernels_us, totals_us
+from mirage_cli.tune.price import dearest_kernel, kernels_us, total_us, totals_us
 from mirage_cli.tune.space import (
     ahead_of_time,
     crossings,
@@ -41,6 +41,8 @@ OTHER_BLOCKS = 8
 HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 
+BEHIND = 3.0
+"""A program as written that is predicted to take so many times the best comes behind the best of each μGraph."""
 GUESSES = 24
 """Schedules that the surrogate names at once, whenever fewer than that are on their way."""
 
@@ -63,15 +65,26 @@ class Proposals:
     def first(
         self, as_written: str, hints: Sequence[tuple[str, Schedule]], distrusted: Distrusted
     ) -> list[tuple[str, Schedule]]:
-        """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
-        best with descriptors."""
+        """In this order: the program as written, unless it is far `BEHIND`; what won at other sizes; the cost model's
+        best of each μGraph; its best with descriptors."""
         graph = self.graphs.get(as_written)
-        sure = first_schedules(graph, self.target, 1) if graph else []
+        sure = [(as_written, s) for s in (first_schedules(graph, self.target, 1) if graph else [])]
         won = [(g, fitted(self.graphs[g], s, self.target)) for g, s in hints if g in self.graphs]
-        first = [(as_written, s) for s in sure] + [(g, s) for g, s in won if s is not None]
+        first = [(g, s) for g, s in won if s is not None]
         of_each = [[(g, s) for s in self.best(g, distrusted)] for g in self.graphs]
-        best = [*(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
-        return [pair for pair in (*first, *best) if not distrusted(*pair)]
+        best, others = ([pair for some in of_each for pair in some[part]] for part in (slice(1), slice(1, None)))
+        if self.is_behind(sure, best):
+            ordered = [*first, *(pair for pair in best if pair[0] != as_written), *sure, *others]
+        else:
+            ordered = [*sure, *first, *best, *others]
+        return [pair for pair in ordered if not distrusted(*pair)]
+
+    def is_behind(self, some: Sequence[tuple[str, Schedule]], others: Sequence[tuple[str, Schedule]]) -> bool:
+        """Whether the first of some is predicted to take `BEHIND` times the best of the others."""
+        if not some:
+            return False
+        own_us, *us = (total_us(self.graphs[g], s, self.target) for g, s in (some[0], *others))
+        return own_us > BEHIND * min(us, default=math.inf)
 
     def best(self, g: str, distrusted: Distrusted) -> list[Schedule]:
         """The cost model's best, then the same, and its best ahead of time, through descriptors; the first of these in

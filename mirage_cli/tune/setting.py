@@ -165,8 +165,9 @@ class Setting:
         self.lies: list[Lies] | None = None
         self.pieces = yardstick.pieces_of(None)
         self.expected: list[Case] = []  # of each of them, where there is a reference
-        self.cases: dict[int, Case] = {}
-        self.known: dict[int, yardstick.Known] = {}  # also of cases that are too large to be held
+        self.cases: dict[tuple[int, bool], Case] = {}  # by distribution, and whether on data drawn anew
+        self.known: dict[tuple[int, bool], yardstick.Known] = {}  # also of cases that are too large to be held
+        self.prepared: set[tuple[int, bool]] = set()  # cases of which every piece was evaluated ahead
         self.sets: list[tuple[Tensors, Tensors]] = []
         self.busy_until = -math.inf  # the end of the last timing
         self.launches = Launches(triton.runtime.driver.active if self.cuda else SimpleNamespace(launcher_cls=None))
@@ -195,6 +196,7 @@ class Setting:
         self.expected = []
         self.cases.clear()
         self.known.clear()
+        self.prepared.clear()
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -344,16 +346,35 @@ class Setting:
     def case(self, i: int, contracted: int, anew: bool) -> Case:
         """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate where
         there is room; of the others, what the yardstick came to is."""
-        if i in self.cases and not anew:
-            return self.cases[i]
+        key = i, anew
+        if key in self.cases:
+            return self.cases[key]
         inputs = self.inputs_of(i, contracted, anew)
         case = Case(self.reference(), inputs, self.has_room, self.pieces)
         case.eager()
-        if not anew:
-            case.known = self.known.setdefault(i, case.known)
-            if self.has_room(case, 0):
-                self.cases[i] = case
+        case.known = self.known.setdefault(key, case.known)
+        if self.has_room(case, 0):
+            self.cases[key] = case
         return case
+
+    def prepare_case(self, contracted: int) -> int | None:
+        """Evaluates one more case that judgements will ask for, those on data drawn anew behind the others. How many
+        are left then; None where there is no room for more."""
+        keys = [(i, anew) for anew in (False, True) for i in range(len(testdata.DISTRIBUTIONS))]
+        left = [key for key in keys if key not in self.prepared]
+        if not left or self.problem.reference_source is None:
+            return 0
+        with torch.no_grad():
+            case = self.case(left[0][0], contracted, left[0][1])
+            case.before = lambda: None  # no judgement's end is this one's
+            exact_bytes = sum(y.numel() * torch.float64.itemsize for y in case.eager())
+            if left[0] not in self.cases or not self.has_room(case, exact_bytes):
+                return None
+            for piece in self.pieces:
+                case.exact(piece)
+            self.synchronize()
+        self.prepared.add(left[0])
+        return len(left) - 1
 
     def has_room(self, case: Case, nbytes: int) -> bool:
         """Whether so many bytes more may be held of a case: all take no more than `HELD` of the device's memory."""

@@ -44,6 +44,7 @@ from mirage_cli.tune.measure import (
     JudgeCandidate,
     MeasureFloor,
     MeasureOverhead,
+    PrepareJudging,
     Problem,
     SetProblem,
     TimeCandidates,
@@ -191,6 +192,8 @@ class Bench(Setting):
                 return self.set_problem(problem)
             case JudgeCandidate(candidate, standard, anew, within_s):
                 return self.judge_all(candidate, standard, anew, within_s)
+            case PrepareJudging(contracted):
+                return self.prepare_case(contracted)
             case TimeCandidates(candidates, effort, seed, within_s, best_us):
                 return Timings(self.time(candidates, effort, seed, within_s, best_us))
             case MeasureOverhead(candidate, function):
@@ -249,7 +252,7 @@ class Bench(Setting):
                         if effort.selects and (hopeless := self.hopeless(chain, best_us)):
                             results[c.id] = hopeless
                         else:
-                            ready.append(self.prepare(chain, host_s, effort))
+                            ready.append(self.prepare(chain, host_s, effort, is_slow(host_s, best_s)))
                             best_s = min(best_s, host_s)
                     timed = True
                 except Exception as e:  # the border of the GPU process: one candidate's failure is not the others'
@@ -299,11 +302,11 @@ class Bench(Setting):
         samples_us = p.first_us / p.launches, again_us / p.launches
         return self.given_up(samples_us, p.launches, p.sets, f"{p.method}, too slow for more")
 
-    def prepare(self, p: Prepared, host_s: float, effort: Effort) -> Prepared:
+    def prepare(self, p: Prepared, host_s: float, effort: Effort, slow: bool) -> Prepared:
         """Captures the calls for the other context, and judges what one replay of the chain leaves in the first and the
-        last outputs."""
+        last outputs. slow: beside the best, so that a few calls say enough."""
         candidate, run, order = p.candidate, p.run, p.order
-        if self.context != "chain" and (effort.hot or host_s <= LONG_S):
+        if self.context != "chain" and (host_s <= LONG_S or (effort.hot and not slow)):
             p.spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0]
         if self.expected:
             left = self.left_by(p)
@@ -316,9 +319,9 @@ class Bench(Setting):
             if generated and effort.hot and len(self.sets) > 1:
                 self.refuse_early_reads(run)
         if effort.hot:
-            launches = min(HOT_LAUNCHES, max(4, len(order)))
+            launches = LEAST_CALLS if slow else min(HOT_LAUNCHES, max(4, len(order)))
             hot, _, _ = self.record(run, [0] * launches)
-            times = [self.sample(hot, cold=False) for _ in range(6)]
+            times = [self.sample(hot, cold=False) for _ in range(2 if slow else 6)]
             p.hot_us = statistics.median(times[1:]) / launches
         return p
 

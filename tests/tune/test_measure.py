@@ -567,10 +567,14 @@ def test_long_calls_that_are_slow_beside_the_best_are_timed_roughly(worker: GpuW
     known = worker.time([slow("known")], QUICK, best_us=100.0)["known"]
     assert isinstance(known, Timing) and known.median_us > 20_000
     assert len(log.read_text()) == 3
-    assert (
-        len(worker.time([slow("final")], replace(QUICK, hot=True, selects=False), best_us=100.0)["final"].figures_us)
-        == 5
-    )
+    careful = replace(QUICK, hot=True, selects=False)
+    log.unlink()
+    final = worker.time([slow("final")], careful, best_us=100.0)["final"]
+    assert isinstance(final, Timing) and len(final.figures_us) == 5 and final.hot_us is not None
+    few = len(log.read_text())
+    log.unlink()
+    worker.time([slow("best")], careful)
+    assert few < 0.6 * len(log.read_text())
 
 
 class MadeUp(Bench):
@@ -684,7 +688,43 @@ def test_data_drawn_anew_are_others(tmp_path: Path) -> None:
         (known,), (anew,) = setting.inputs_of(i, 1), setting.inputs_of(i, 1, anew=True)
         assert not torch.equal(known, anew)
     right(setting.judge_all(GOOD, STANDARD, anew=True))
-    assert not setting.cases
+    right(setting.judge_all(GOOD, STANDARD, anew=False))
+    for i in range(len(DISTRIBUTIONS)):
+        (known,), (anew,) = setting.cases[i, False].inputs, setting.cases[i, True].inputs
+        assert not torch.equal(known, anew)
+
+
+@pytest.mark.parametrize("cut", [None, ((0,), (0,), ELEMENTS, 1)])
+def test_a_judgement_that_was_prepared_evaluates_nothing(
+    cut: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all data: by eager PyTorch, and in float64. Without room, nothing is prepared."""
+    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(replace(DOUBLING, cut=cut))
+    count = 2 * len(DISTRIBUTIONS)
+    assert [setting.prepare_case(1) for _ in range(count + 1)] == [*reversed(range(count)), 0]
+    made: list[str] = []
+    for name in ("exact", "by_eager"):
+        evaluate = getattr(Reference, name)
+        monkeypatch.setattr(Reference, name, lambda *a, of=evaluate, n=name: (made.append(n), of(*a))[1])
+    wrong = candidate("wrong", "torch.mul(x, 2, out=y)\ny[-1] = 0.0")
+    for anew in (False, True):
+        right(setting.judge_all(GOOD, STANDARD, anew=anew))
+        assert refused(setting.judge_all(wrong, STANDARD, anew=anew))
+    assert not made
+    setting.set_problem(replace(DOUBLING, cut=cut))
+    setting.room_bytes = 0
+    assert setting.prepare_case(1) is None
+    right(setting.judge_all(GOOD, STANDARD, anew=False))
+
+
+def test_judgements_are_prepared_by_the_process(worker: GpuWorker) -> None:
+    left = [worker.prepare_judging(1) for _ in range(2)]
+    assert left[0] == left[1] + 1 > 1
+    right(worker.judge(GOOD, STANDARD))
+    worker.set_problem(DOUBLING)
+    assert worker.prepare_judging(1) == 2 * len(DISTRIBUTIONS) - 1
 
 
 def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

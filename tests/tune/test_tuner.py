@@ -40,7 +40,7 @@ from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import FIRST_TIMED, PATIENCE, SECURED
-from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS
+from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS, Finals
 from mirage_cli.tune.measure import (
     QUICK,
     Candidate,
@@ -724,8 +724,8 @@ class Worker:
 
     again, careful: the times of the second and the last timing, where they are others. samples: of the last, by its
     time and source. wrong, overflows: sources that are judged wrong, and those that overflow where eager PyTorch does.
-    judging: called with the seconds that a judgement has; what it returns is none where they are enough. most: timed
-    quickly at once.
+    judging: called with the seconds that a judgement has; what it returns is none where they are enough. preparing:
+    what is left behind a preparation of judgements. most: timed quickly at once.
     """
 
     quick: Time
@@ -743,6 +743,7 @@ class Worker:
     timed: list[str] = field(default_factory=list)
     judged: list[tuple[str, bool]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    preparing: Callable[[], int | None] = lambda: 0
 
     def set_problem(self, problem: Problem) -> None:
         self.problems.append(problem)
@@ -769,6 +770,10 @@ class Worker:
             timing = Timing(samples, 1, 1, "made up", alone_samples_us=samples, context="both")
             found[c.id] = timing if us < math.inf else Failure(FailureKind.FAULT, "made up")
         return found
+
+    def prepare_judging(self, contracted: int) -> int | None:
+        assert contracted == 4096
+        return self.preparing()
 
     @property
     def finally_judged(self) -> list[tuple[str, bool]]:
@@ -1592,7 +1597,7 @@ def test_what_is_compiled_is_timed_though_one_call_has_no_time_for_it() -> None:
 
 
 def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compiled() -> None:
-    """The time is up from the first: what has begun is timed, and no more."""
+    """The time is up from the first: what has begun is timed, and no more. It is timed before anything is judged."""
 
     class Slow(Farm):
         """Compiles three at once, which are done one after the other."""
@@ -1608,8 +1613,117 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
             return ids
 
     tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=Slow())
-    assert [source.split()[0] for source in worker.timed] == ["written", "g"]
+    assert [source.split()[0] for source in worker.timed] == ["written", "g", "g"]
     assert tuned.stopped == "budget"
+    assert tuned.best is not None and tuned.best.us == min(t.us for t in tuned.trials)
+
+
+class Slowly(Farm):
+    """Whoever does not wait gets something the fourth time, and then what is one candidate. asked: how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+        self.asked += 1
+        if not wait and self.asked % 4:
+            return []
+        rest, self.waiting = self.waiting[1:], self.waiting[:1]
+        done, self.waiting = super().take(), rest
+        return done
+
+
+def test_while_compilers_are_at_work_judgements_are_prepared() -> None:
+    """As long as something is left, and there is room for it; then compilers are waited for."""
+    for left in ([3, 2, 1, 0], [2, None]):
+        answers, farm = iter(left), Slowly()
+        tuned, worker = tune(farm=farm, preparing=lambda answers=answers: next(answers))
+        assert not [*answers] and tuned.best is not None
+        alone, plain = tune(farm=Slowly())
+        assert [*worker.timed] == [*plain.timed] and alone.best is not None
+
+
+@pytest.mark.parametrize(("left", "most_s"), [([1, None], 66.0), ([1, 0], 60.0)], ids=["no room", "all"])
+def test_what_judgements_have_still_to_evaluate_is_part_of_the_budget(
+    left: list[int | None], most_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preparation takes ten seconds. What is not held is evaluated again for the judgement on new data."""
+    now, answers, timed_s = own_clock(monkeypatch), iter(left), list[float]()
+    judge = Worker.judge
+
+    def judged(self: Worker, *args: Any, **options: Any) -> Any:
+        now[0] += 20.0 if args[2] and left[-1] is None else 0.1
+        return judge(self, *args, **options)
+
+    def takes(seconds: float) -> None:
+        now[0] += seconds
+        timed_s.append(now[0])
+
+    def preparing() -> int | None:
+        now[0] += 10.0
+        return next(answers)
+
+    monkeypatch.setattr(Worker, "judge", judged)
+    tuned, _ = tune(budget_s=60.0, clock=lambda: takes(0.5), farm=Slowly(), preparing=preparing)
+    assert tuned.best is not None and not [*answers]
+    assert timed_s[0] > 20.0 and now[0] <= most_s
+
+
+def test_the_program_as_written_is_not_judged_before_what_is_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than half of the budget is over when it is timed, which is when a first judgement is due."""
+    now = own_clock(monkeypatch)
+    options = {"farm": Slowly(), "clock": lambda: now.__setitem__(0, now[0] + 6.0)}
+    us = lambda graph, _: 10.0 if graph == "g" else 20.0  # noqa: E731
+    _, worker = tune(us, graphs=("g", "written"), as_written="written", budget_s=10.0, **options)
+    assert worker.timed[0].startswith("written") and worker.judged[0][0].startswith("g")
+
+
+def test_what_is_compiled_late_is_timed_before_a_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is compiled when more than half of the budget is over, and a judgement takes longer than all of it:
+    what follows within a part of the rest is timed first."""
+    now = own_clock(monkeypatch)
+    start = lambda seconds: lambda *_: now.__setitem__(0, now[0] + seconds)  # noqa: E731
+
+    class Late(Slowly):
+        def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+            now[0] = max(now[0], 5.0)
+            return super().take(wait)
+
+    before: list[int] = []
+    judge = Worker.judge
+    monkeypatch.setattr(
+        Worker, "judge", lambda self, *a, **k: (before.append(len(self.timed)), judge(self, *a, **k))[1]
+    )
+    tuned, _ = tune(budget_s=8.0, farm=Late(), clock=start(0.25), judging=start(10.0))
+    assert tuned.best is not None and before[0] > 3
+
+
+@pytest.mark.parametrize(
+    ("us", "lost", "first"), [(10.1, False, "known"), (11.0, False, "other"), (11.0, True, "known")]
+)
+def test_late_what_is_known_to_be_right_is_not_judged_behind_what_is_as_fast(us: float, lost: bool, first: str) -> None:
+    """But behind what is faster, as long as that can be judged."""
+    trials = [
+        Trial("g", Schedule({"k0": kernel(m)}), source, Timing((x,), 1, 1, "made up"))
+        for m, source, x in ((16, "other", 10.0), (32, "known", us))
+    ]
+    verdicts = {("known", False): Judged(True, 1e-3, 1e-3)}
+    finals: Any = SimpleNamespace(judge=SimpleNamespace(verdicts=verdicts), deadline=SimpleNamespace(lost=lost))
+    assert Finals.right_first(finals, trials)[0].source == first
+
+
+def test_a_program_as_written_that_is_far_behind_comes_behind_the_best_of_others() -> None:
+    """And is timed behind what is compiled together with it, in any case."""
+    fast = golden("gated_mlp")
+    graphs = {"written": fast.resized({**fast.sizes, "m": 8192}), "g": fast}
+    first = Proposals(graphs, H200, Trials(), 0).first("written", [], lambda *_: False)
+    assert [g for g, _ in first[:2]] == ["g", "written"]
+    same = Proposals({**graphs, "written": fast}, H200, Trials(), 0).first("written", [], lambda *_: False)
+    assert same[0][0] == "written"
+    _, worker = tune(graphs=("g", "written"), as_written="written")
+    assert [s.split()[0] for s in worker.timed[:2]] == ["g", "g"]
+    assert "written" in {s.split()[0] for s in worker.timed[:TOGETHER]}
 
 
 @pytest.mark.parametrize("begun", [False, True])
