@@ -59,10 +59,9 @@ def expressions() -> list[str]:
         undefined = UNDEFINED_AT_ZERO if c == "A" else UNDEFINED_BELOW if "-" in c else ()
         found.append(weighted([f"{name}({c})" for name in UNARY if name not in (*undefined, "neg")]) + " + X")
         found.append(f"X - {c}")
-        for other in ("A", "1", "X", "index(m)", c):
-            found.append(weighted([f"{name}({c}, {other})" for name in ("maximum", "minimum")]) + " + X")
-        for x in ("A + 1", c):
-            found.append(weighted([f"where({x} {symbol} {c}, X, 0)" for symbol in SYMBOLS]))
+        others = ("A", "1", "X", "index(m)", c)
+        found += [weighted([f"{name}({c}, {x})" for name in ("maximum", "minimum")]) + " + X" for x in others]
+        found += [weighted([f"where({x} {symbol} {c}, X, 0)" for symbol in SYMBOLS]) for x in ("A + 1", c)]
         for x in ("index(m)", "X"):  # masks that stay: each pair of opposites
             found += [weighted([f"where({x} {s} {c}, X, 0)" for s in pair]) for pair in OPPOSITES]
     return found
