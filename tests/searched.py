@@ -6,12 +6,15 @@ from functools import cache
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.searching import Found, Options, search_program
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.target.gpus import find_target
 
 H200 = find_target("h200")
+USERS = Bounds()
+"""The bounds that users have."""
 
 
 @cache
-def searched(program: Program) -> Found:
-    """What a search of this program for an H200 finds, with the bounds that users have, however slow the machine is."""
-    return search_program(program, H200, Options(budget_s=600.0))
+def searched(program: Program, bounds: Bounds = USERS) -> Found:
+    """What a search of this program for an H200 finds, however slow the machine is."""
+    return search_program(program, H200, Options(budget_s=600.0, bounds=bounds))

@@ -36,7 +36,8 @@ outputs:
   B: [m, n]
 """
 CONSTANTS = ("A", "A + 1", "A - 1", "A - 2", "A + 9", "A + 0.5")
-SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+OPPOSITES = (("<", ">="), ("<=", ">"), ("==", "!="))
+SYMBOLS = [symbol for pair in OPPOSITES for symbol in pair]
 UNARY = [n for n, row in OPS.items() if row.kind == "elementwise" and row.arity == 1 and row.result != "bool"]
 UNDEFINED_AT_ZERO = ("reciprocal", "rsqrt", "log")
 UNDEFINED_BELOW = ("sqrt", "rsqrt", "log")
@@ -51,17 +52,23 @@ def search(program: Program) -> Found:
 
 
 def expressions() -> list[str]:
+    """Of each number: every function of it, and for each other operand every comparison with it. The parts of a sum
+    have weights that tell them apart: each that is another shows in the sum."""
     found = ["where(index(m) > 0, A, X)"]
     for c in CONSTANTS:
-        for name in UNARY:
-            undefined = UNDEFINED_AT_ZERO if c == "A" else UNDEFINED_BELOW if "-" in c else ()
-            if name not in undefined:
-                found.append(f"X - {c}" if name == "neg" else f"{name}({c}) + X")
-        for name in ("maximum", "minimum"):
-            found += [f"{name}({c}, {other}) + X" for other in ("A", "1", "X", "index(m)", f"{c}")]
-        for symbol in SYMBOLS.values():
-            found += [f"where({x} {symbol} {c}, X, 0)" for x in ("A + 1", "index(m)", "X", f"{c}")]
+        undefined = UNDEFINED_AT_ZERO if c == "A" else UNDEFINED_BELOW if "-" in c else ()
+        found.append(weighted([f"{name}({c})" for name in UNARY if name not in (*undefined, "neg")]) + " + X")
+        found.append(f"X - {c}")
+        others = ("A", "1", "X", "index(m)", c)
+        found += [weighted([f"{name}({c}, {x})" for name in ("maximum", "minimum")]) + " + X" for x in others]
+        found += [weighted([f"where({x} {symbol} {c}, X, 0)" for symbol in SYMBOLS]) for x in ("A + 1", c)]
+        for x in ("index(m)", "X"):  # masks that stay: each pair of opposites
+            found += [weighted([f"where({x} {s} {c}, X, 0)" for s in pair]) for pair in OPPOSITES]
     return found
+
+
+def weighted(parts: list[str]) -> str:
+    return " + ".join(f"{2**i} * {x}" for i, x in enumerate(parts))
 
 
 @pytest.mark.parametrize("expression", expressions())
