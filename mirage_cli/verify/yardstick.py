@@ -511,36 +511,39 @@ class _Output:
         self.explained: dict[Piece, torch.Tensor] = {}  # infinities and NaNs that are what rounding gives
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
-        """What passes without excuse has none. It tells nothing where rounding decides what most elements are."""
+        """What passes without excuse has none. What is neither a number nor excused is looked for in evaluations with
+        rounding. Where these explain most elements, nothing is told."""
         own = self.judged(name, tolerance, terms)
         if own.problem is None or bool(torch.isfinite(self.y).all()):
             return own
+        if self.overflow_like_eager:
+            self.excuses = True
+            own = self.judged(name, tolerance, terms)
+            if own.problem is None:
+                return replace(own, excused=max(1, own.excused))
         if count := self.explain_overflows(max(1.0, tolerance)):
             own = replace(self.judged(name, tolerance, terms), told=2 * count <= self.y.numel())
-        if own.problem is None or not self.overflow_like_eager:
-            return own
-        self.excuses = True
-        like_eager = self.judged(name, tolerance, terms)
-        like_eager = replace(like_eager, told=own.told)
-        return like_eager if like_eager.problem else replace(like_eager, excused=max(1, like_eager.excused))
+        return own
 
     def explain_overflows(self, tolerance: float) -> int:
-        """How many infinities and NaNs are what rounding gives. Evaluations are made until they explain all, or less
-        than half of what is no number where float64 has one."""
-        if self.ranged is None:
-            return 0
-        wrong = {piece: ~torch.isfinite(y) & torch.isfinite(part.ref) for piece, y, _, part in self.parts()}
-        left = {piece: where.clone() for piece, where in wrong.items()}
-        count, counts = sum(int(x.sum()) for x in wrong.values()), {piece: int(x.sum()) for piece, x in wrong.items()}
-        for seed in SEEDS:
-            for piece in (piece for piece, n in counts.items() if n):
-                left[piece] &= ~self.overflows_of(piece, seed, tolerance)
-                counts[piece] = int(left[piece].sum())
-            rest = sum(counts.values())
-            if not rest or (seed + 1 >= FEW and 2 * rest > max(MANY, count)):
+        """How many infinities and NaNs are what rounding gives. Evaluations of a piece are made until they explain all,
+        or less than half of what is no number where float64 has one: then there are none of the pieces behind it."""
+        explained = 0
+        for piece, y, e, part in self.parts() if self.ranged is not None else ():
+            wrong = ~torch.isfinite(y) & torch.isfinite(part.ref) & ~self.excusable(piece, y, e)
+            left, count = wrong.clone(), int(wrong.sum())
+            rest, in_vain = count, False
+            for seed in SEEDS:
+                if not rest or in_vain:
+                    break
+                left &= ~self.overflows_of(piece, seed, tolerance)
+                rest = int(left.sum())
+                in_vain = seed + 1 >= FEW and 2 * rest > max(MANY, count)
+            self.explained[piece] = wrong & ~left
+            explained += count - rest
+            if in_vain:
                 break
-        self.explained = {piece: where & ~left[piece] for piece, where in wrong.items()}
-        return count - sum(counts.values())
+        return explained
 
     def overflows_of(self, piece: Piece, seed: int, tolerance: float) -> torch.Tensor:
         """Where evaluations with moved results, those with this seed and all before it, overflow."""

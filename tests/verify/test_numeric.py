@@ -221,6 +221,26 @@ def test_infinities_that_rounding_gives_are_looked_for_once_and_no_longer_than_t
     assert seeds([0, 120], right=False) == [*range(8, 64)], "of a few, each may be one that chance leaves open"
 
 
+def test_infinities_that_most_of_a_piece_does_not_explain_are_looked_for_in_no_other() -> None:
+    """Eager's own are excused, and looked for nowhere."""
+    x, made = torch.ones(4, 64), list[int]()
+    cut = Cut((0,), (0,), 4, 1 << 29)
+    exact = lambda piece: [x[[*piece.positions]].double()]  # noqa: E731
+
+    def ranged(piece: Piece, seed: int | None, times: float) -> list[torch.Tensor]:
+        made.extend([] if seed is None else [piece.positions[0]])
+        return exact(piece)
+
+    rounded = lambda piece, *_: exact(piece)  # noqa: E731
+    for eager, pieces in ((x, {0}), (torch.where(x > 0, torch.inf, x), set[int]())):
+        y = x.clone()
+        y[1:] = torch.inf
+        made.clear()
+        found = judge_outputs("huge", [y], exact, [eager], rounded, 4.0, True, 1, cut, None, ranged)
+        assert (found.problem is None) == (not pieces)
+        assert {*made} == pieces
+
+
 def test_what_float32_has_no_normal_number_for_may_be_zero() -> None:
     """A GPU's fast exponential flushes it; where a whole output is so small, that is all of it. What is made of it is
     another matter."""
