@@ -78,18 +78,23 @@ Serves = Callable[[Sequence[Variant]], Serving]
 
 
 def by_tuned_sizes(variants: Sequence[Variant]) -> Serving:
-    """For each axis the first that is tuned for as much or more, or the last: where no more is known of them. Of those
-    for the same sizes, the first."""
-    dynamic = variants[0].program.dynamic
-    tuned = [sorted({v.program.sizes[r.dim] for v in variants}) for r in dynamic]
+    """Where no more is known of them: as of `nearest`."""
+    return nearest([v.program for v in variants])
+
+
+def nearest(tuned_for: Sequence[Program]) -> Serving:
+    """For each axis the first that is tuned for as much or more, or the last. Of those for the same sizes, the first.
+    tuned_for: one program at several sizes."""
+    dynamic = tuned_for[0].dynamic
+    tuned = [sorted({p.sizes[r.dim] for p in tuned_for}) for r in dynamic]
 
     def serving(sizes: Sequence[int]) -> int:
-        def short(v: Variant) -> tuple[object, ...]:
-            own = v.program.arguments
+        def short(p: Program) -> tuple[object, ...]:
+            own = p.arguments
             less = [n < wanted for n, wanted in zip(own, sizes, strict=True)]
             return sum(less), [-n if below else n for n, below in zip(own, less, strict=True)]
 
-        return min(range(len(variants)), key=lambda i: short(variants[i]))
+        return min(range(len(tuned_for)), key=lambda i: short(tuned_for[i]))
 
     ends = tuple((*sizes[:-1], r.most) for r, sizes in zip(dynamic, tuned, strict=True))
     return Serving(ends, tuple(map(serving, product(*tuned))))

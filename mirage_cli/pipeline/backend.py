@@ -18,7 +18,8 @@ from typing import Any  # PyTorch's graphs and compiled functions
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import detect_fake_mode, tracing
+from torch._dynamo.symbolic_convert import TensorifyState
+from torch._guards import CompileContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
@@ -28,7 +29,7 @@ from mirage_cli.pipeline.models.beside import Arguments, region_beside
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
-from mirage_cli.pipeline.models.model import Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.models.model import Gain, Replaced, any_inside, faster, gain_of, slow_sizes
 from mirage_cli.pipeline.models.named import by_operators, unchecked
 from mirage_cli.pipeline.models.outlining import inlined, replace_call
 from mirage_cli.pipeline.models.region import Kept, Region, Shape, Sized
@@ -53,17 +54,37 @@ def mirage(
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
     settings = Settings(budget=given.pop("tune", None) or 0.0, **given)
     settings.gpu()
+    numbers_of_first_call(model)
     kept_whole(model, example_inputs)
     compiler = partial(compiled, settings=settings)
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
-    made = aot_autograd(
+    compiler_of_graphs = aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
         inference_compiler=compiler,
         decompositions=for_autograd() if runs_on(tensors) else None,
         keep_inference_input_mutations=True,
     )
-    return made(model, example_inputs)
+    made = compiler_of_graphs(model, example_inputs)
+    TensorifyState.clear()  # else Dynamo asks for these numbers in later graphs too, and makes one for each value
+    return made
+
+
+def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
+    """Takes floats that Dynamo has as inputs for what they are in this call, in the first graph of a function alone.
+
+    With `dynamic=True` each attribute of a module is such an input, in the CPU's memory, where no kernel reads it. To
+    ask for its value is a guard: a call with another one has a second graph made, in which floats are inputs.
+    """
+    compiling = CompileContext.current_compile_id()
+    if compiling is None or compiling.frame_compile_id != 0:
+        return
+    for n in model.graph.find_nodes(op="call_method", target="item"):
+        value = n.meta.get("example_value")
+        if isinstance(value, torch.SymFloat) and value.node.hint is not None and n.args[0].op == "placeholder":
+            n.replace_all_uses_with(float(value))  # type: ignore[arg-type]  # a number is an argument like a node
+            model.graph.erase_node(n)
+    model.recompile()
 
 
 def compiled(model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
@@ -80,7 +101,7 @@ def on_gpu(inputs: Sequence[Any]) -> bool:
 def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
     """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
     budget is 0."""
-    values = [n.meta.get("val") for n in placeholders(model.graph)]
+    values = [n.meta.get("val") for n in placeholders(model.graph) if n.users]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
     strides = strides_of_results(model.graph)
@@ -89,10 +110,11 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
     found = cut(model)
     with Kernels(settings) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, [r.times for r in found.regions]) if settings.budget else kernels.known(graphs)
+        times, examples = [r.times for r in found.regions], [r.example for r in found.regions]
+        made = kernels.of(graphs, times, examples) if settings.budget else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
-        several = [gain_of(r, k) for r, k in known if served(model, r)]
+        several = [gain_of(r, k) for r, k in known if served(model, r, k)]
         taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         gain = taken.get(name)
@@ -132,11 +154,13 @@ def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -
     return faster(gain, beside)
 
 
-def served(model: torch.fx.GraphModule, region: Region) -> bool:
-    """Whether kernels are for the size that the graph is made for. To ask is a guard: a call with a size on the other
-    side of an end has another graph made."""
+def served(model: torch.fx.GraphModule, region: Region, kernel: Kernel) -> bool:
+    """Whether kernels are for the size that the graph is made for, and not known to be slow there. To ask is a guard: a
+    call with a size on the other side of an end has another graph made."""
+    slow = slow_sizes(region, kernel)
     calls = map(values_of, model.graph.find_nodes(op="call_module", target=region.module))
-    return all(region.serves(given, region.sizes(given)) for given in calls)
+    sized = [(given, region.sizes(given)) for given in calls]
+    return all(region.serves(given, sizes) and not any_inside(slow, sizes) for given, sizes in sized)
 
 
 def values_of(call: torch.fx.Node) -> list[Any]:

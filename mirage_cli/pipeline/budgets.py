@@ -33,17 +33,24 @@ GPU takes as long to start."""
 
 
 def optimize_together(
-    session: Session, programs: Sequence[tuple[Program, str]], calls: Sequence[int], budget_s: float
+    session: Session,
+    programs: Sequence[tuple[Program, str]],
+    calls: Sequence[int],
+    budget_s: float,
+    parts: Sequence[float] = (),
 ) -> list[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
     calls: of each program, in a call of the model. budget_s: for all of them. What the database answers is tuned no
-    further; nor is that tried again for which no kernel was found with as large a budget.
+    further; nor is that tried again for which no kernel was found with as large a budget. parts: of the time that
+    programs have alike, what each has; those of less are tuned behind the others.
     """
+    parts = parts or [1.0] * len(programs)
     each_s = budget_s / max(len(programs), 1)
     known = {i: x for i, (p, _) in enumerate(programs) if (x := given_up(session, p, each_s)) is not None}
     left = [i for i in range(len(programs)) if i not in known]
-    made = of_all(session, [programs[i] for i in left], [calls[i] for i in left], budget_s, each_s)
+    some, weights = [programs[i] for i in left], [(calls[i], parts[i]) for i in left]
+    made = of_all(session, some, weights, budget_s, each_s)
     for i, result in zip(left, made, strict=True):
         known[i] = result
         if isinstance(result, Result) and result.best is None:
@@ -64,9 +71,14 @@ def give_up(session: Session, program: Program, budget_s: float, why: str) -> Un
 
 
 def of_all(
-    session: Session, programs: Sequence[tuple[Program, str]], calls: Sequence[int], budget_s: float, each_s: float
+    session: Session,
+    programs: Sequence[tuple[Program, str]],
+    weights: Sequence[tuple[int, float]],
+    budget_s: float,
+    each_s: float,
 ) -> list[Result | Unfinished]:
-    """The results of those that are to be searched, or that the database answers. each_s: what is asked for each."""
+    """The results of those that are to be searched, or that the database answers. weights: calls and part of each.
+    each_s: what is asked for each."""
     if each_s == budget_s:
         session.allow(budget_s)
         return list(optimize(session, programs))
@@ -75,8 +87,9 @@ def of_all(
     if not session.measures:
         return list(optimize(session, programs))
     end = time.monotonic() + budget_s
-    found = first_results(session, programs, calls, end)
-    gains = {i: n * gain_us(session, programs[i][0], r) for i, (n, r) in enumerate(zip(calls, found, strict=True))}
+    found = first_results(session, programs, weights, end)
+    pairs = enumerate(zip(weights, found, strict=True))
+    gains = {i: n * part * gain_us(session, programs[i][0], r) for i, ((n, part), r) in pairs}
     for i, more_s in shares(end - time.monotonic(), gains, FIRST_LEAST_S).items():
         result = found[i]
         assert isinstance(result, Result), "only such may gain"
@@ -86,10 +99,10 @@ def of_all(
 
 
 def first_results(
-    session: Session, programs: Sequence[tuple[Program, str]], calls: Sequence[int], end: float
+    session: Session, programs: Sequence[tuple[Program, str]], weights: Sequence[tuple[int, float]], end: float
 ) -> list[Result | Unfinished]:
-    """All programs are searched; then they are tuned alike, those that are expected to gain most first, until time is
-    up. end: of the budget."""
+    """All programs are searched; then they are tuned alike, as far as they have equal parts, those that are expected to
+    gain most first, until time is up. weights: calls and part of each. end: of the budget."""
     made: dict[int, Result | Unfinished] = {}
     found: dict[int, Found | Failed] = {}
     for i, x in enumerate(searched(session, programs)):
@@ -100,10 +113,11 @@ def first_results(
             if was_interrupted(x):
                 finish(session, *programs[i], x)
                 raise KeyboardInterrupt
-    expected = {i: calls[i] * expected_gain_us(x) for i, x in found.items()}
-    left_s, some = end - time.monotonic(), max(sum(gain > 0 for gain in expected.values()), 1)
-    each_s = max(FIRST * left_s / some, min(FIRST_LEAST_S, left_s / some), LEAST_S)
-    order = sorted(expected, key=lambda i: -expected[i])
+    expected = {i: weights[i][0] * expected_gain_us(x) for i, x in found.items()}
+    part = {i: weights[i][1] for i in found}
+    left_s, some = end - time.monotonic(), sum(part[i] for i, gain in expected.items() if gain > 0) or 1.0
+    each_s = max(FIRST * left_s / some, min(FIRST_LEAST_S, left_s / some))
+    order = sorted(expected, key=lambda i: (-part[i], -expected[i]))
     for i, behind in zip_longest(order, order[1:]):
         (program, text), x = programs[i], found[i]
         if isinstance(x, Failed):
@@ -117,7 +131,7 @@ def first_results(
         else:
             if behind is not None and expected[behind] > 0:
                 found[behind] = ahead(session, programs[behind][0], found[behind])
-            made[i] = finish(session, program, text, x, each_s)
+            made[i] = finish(session, program, text, x, max(each_s * part[i], LEAST_S))
     return [made[i] for i in range(len(programs))]
 
 

@@ -11,9 +11,9 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any  # Any: torch's tensors; torch is imported when a kernel first runs
 
 from mirage_cli.errors import NoKernelError, OptionError, StoredKernelError
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Range
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import KernelResult, Result
 from mirage_cli.target.files import write_text
@@ -56,12 +56,17 @@ def interpreted() -> bool:
 @dataclass(frozen=True)
 class Kernel:
     """The best kernel of a program; of several sizes, all of them in one file. source: of the exported file. program,
-    result, mugraph (its text): of the largest size."""
+    result, mugraph (its text): of the largest size.
+
+    slow: the ranges of dynamic sizes at which it was not measured to be faster than eager PyTorch, though it was at
+    others.
+    """
 
     program: Program
     result: Result
     source: str
     mugraph: str
+    slow: tuple[tuple[Range, ...], ...] = ()
 
     def run(self, *tensors: Any) -> Any:
         """The result, or a tuple of them, of tensors in the order of the inputs. Raises ValueError, TypeError.
@@ -184,6 +189,15 @@ class Standing:
     programs: tuple[Program, ...]
 
 
+def parts_of(programs: Sequence[Program], wanted: Sequence[int]) -> list[float]:
+    """How much time each size of a program has, of that of a program of one size. The sizes that are wanted have as
+    much, and so have all others together; where none is wanted, all have."""
+    at = [p for p in programs if sorted(p.arguments) == sorted(wanted)]
+    if len(programs) == 1 or not at:
+        return [1.0] * len(programs)
+    return [1.0 if p in at else 1 / (len(programs) - len(at)) for p in programs]
+
+
 def is_whole(given: object, least: int, most: int) -> bool:
     """Whether this is a whole number in this range, whatever a caller has given."""
     return isinstance(given, Integral) and least <= int(given) <= most
@@ -250,21 +264,30 @@ class Kernels:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def of(self, graphs: Sequence[spec_graph.Graph], calls: Sequence[int] = ()) -> list[Kernel | NoKernelError]:
+    def of(
+        self,
+        graphs: Sequence[spec_graph.Graph],
+        calls: Sequence[int] = (),
+        examples: Sequence[Mapping[str, int]] = (),
+    ) -> list[Kernel | NoKernelError]:
         """The best kernel of each graph, or why there is none. Equal graphs are searched once.
 
-        calls: how often each is called, where that differs: the budget goes where most may be gained.
+        calls: how often each is called, where that differs: the budget goes where most may be gained. examples: of the
+        sizes that each is tuned for, those that matter most.
         """
         from mirage_cli.pipeline.budgets import optimize_together
 
         standing = self.standing(graphs)
         distinct = {x.text: x for x in standing}
         times = Counter[str]()
-        for x, n in zip(standing, calls or [1] * len(standing), strict=True):
+        wanted: dict[str, list[int]] = {}
+        for x, n, example in zip(standing, calls or [1] * len(standing), examples or [{}] * len(standing), strict=True):
             times[x.text] += n
+            wanted.setdefault(x.text, [*example.values()])
         programs = [(p, text) for text, x in distinct.items() for p in x.programs]
         each = [times[text] for _, text in programs]
-        found = optimize_together(self.session, programs, each, self.options.budget_s)
+        parts = [part for text, x in distinct.items() for part in parts_of(x.programs, wanted[text])]
+        found = optimize_together(self.session, programs, each, self.options.budget_s, parts)
         problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
         made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
         return [made[x.text] for x in standing]
@@ -311,7 +334,10 @@ class Kernels:
 
         keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
         found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) is not None]
-        return self.written(programs[0].name, found, problem)
+        made = self.written(programs[0].name, found, problem)
+        if isinstance(made, Kernel) and made.program.dynamic and self.measures:
+            return replace(made, slow=slow(programs, [p for p, _, best in found if faster_than_eager(best)]))
+        return made
 
     def written(
         self, name: str, stored: Sequence[tuple[Program, Key, Best]], problem: str = ""
@@ -331,6 +357,20 @@ class Kernels:
         except StoredKernelError as error:
             return NoKernelError(program.name, str(error))
         return Kernel(program, claimed(self.store, best.result), source, canonical_text(written.graph))
+
+
+def faster_than_eager(best: Best) -> bool:
+    """Whether it has a kernel that is, as far as that was measured."""
+    own = best.result.best
+    return own is not None and (own.us is None or own.eager_us is None or own.us < own.eager_us)
+
+
+def slow(programs: Sequence[Program], fast: Sequence[Program]) -> tuple[tuple[Range, ...], ...]:
+    """The ranges of dynamic sizes for which those of `fast` are not tuned. programs: at all sizes that were to be."""
+    from mirage_cli.codegen.sized import nearest
+
+    cells = nearest(programs).cells(programs[0].dynamic)
+    return tuple(ranges for i, ranges in cells if programs[i] not in fast)
 
 
 class Graph(spec_graph.Graph):

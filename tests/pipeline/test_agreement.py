@@ -29,6 +29,8 @@ INF, NAN = math.inf, math.nan
         ([1.0, NAN], [1.0, NAN], True),
         ([1.0, NAN], [1.0, INF], False),
         ([1.0, INF], [1.0, 1e39], True),  # beyond float32
+        ([0.0, 0.0], [1e-39, 1e-120], True),  # below float32's normal numbers
+        ([0.0, 0.0], [1e-37, 1e-120], False),
         ([NAN, NAN], [NAN, NAN], False),  # says nothing
     ],
 )

@@ -14,13 +14,14 @@ from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import budgets, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
-from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
+from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, parts_of
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.searching import Failed, Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec import reader
-from mirage_cli.spec.graph import Graph, dot, silu
+from mirage_cli.spec.graph import Dynamic, Graph, dot, silu
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result, Unfinished
 from mirage_cli.tune import explore
@@ -93,7 +94,9 @@ class Tuner:
     ahead: list[str] = field(default_factory=list[str])
     allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
-    def together(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float) -> list[Any]:
+    def together(
+        self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float, parts: Sequence[float] = ()
+    ) -> list[Any]:
         def searched(_: Any, programs: Sequence[tuple[str, str]]) -> list[Any]:
             self.now += self.searching_s
             return [self.found[name] for name, _ in programs]
@@ -116,7 +119,7 @@ class Tuner:
             measures=True, target=None, options=Options(workers=16), allow=allow, store=self.store
         )
         programs: Any = [(name, "") for name in self.found]
-        return optimize_together(session, programs, calls, budget_s)
+        return optimize_together(session, programs, calls, budget_s, parts)
 
 
 @pytest.mark.parametrize(("budget_s", "tuned"), [(5.5, 2), (8.0, 5), (20.0, 8), (60.0, 8)])
@@ -132,6 +135,22 @@ def test_a_budget_is_not_exceeded_however_many_programs_there_are(
     assert min(tuner.spent.values()) >= budgets.LEAST_S
     left = [r.problem for r in found if isinstance(r, Unfinished)]
     assert left == [budgets.TOO_LATE] * (8 - tuned) and not tuner.store
+
+
+def test_the_size_of_the_example_is_tuned_first_and_as_long_as_all_others() -> None:
+    g = Graph("rows", dims={"m": Dynamic(1, 64, (1, 3, 16, 64)), "n": 32})
+    g.output("O", silu(g.input("X", "m", "n")), "m", "n")
+    programs = parse_spec(g.text()).programs()
+    assert parts_of(programs, [3]) == [1 / 3, 1.0, 1 / 3, 1 / 3]
+    assert parts_of(programs, []) == parts_of(programs, [5]) == [1.0] * 4
+    assert parts_of(programs[:1], [1]) == [1.0]
+
+
+def test_parts_say_how_long_programs_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = Tuner({f"p{i}": search_of(10.0, 11.0 + i) for i in range(4)}, 3.0)
+    tuner.together(monkeypatch, [1] * 4, 9.0, [1 / 3, 1.0, 1 / 3, 1 / 3])
+    assert tuner.spent == pytest.approx({"p1": 3.0, "p3": 1.0, "p2": 1.0, "p0": 1.0}) and tuner.now <= 9.0
+    assert [*tuner.spent] == ["p1", "p3", "p2", "p0"]
 
 
 def test_an_interrupt_ends_the_searches_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:

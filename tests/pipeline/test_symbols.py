@@ -19,13 +19,15 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 import mirage_cli
 from mirage_cli.ir.program import Range
 from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.callers import Kernel, faster_than_eager, slow
 from mirage_cli.pipeline.models import region as region_module
 from mirage_cli.pipeline.models.agreement import NotRunError, agrees
 from mirage_cli.pipeline.models.anysize import in_range
-from mirage_cli.pipeline.models.model import Replaced, as_module
+from mirage_cli.pipeline.models.model import Replaced, as_module, gain_of
 from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported
 from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.spec.reader import parse_spec
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +113,27 @@ def test_axes_that_are_one_are_joined_at_any_size() -> None:
     assert agrees(attribute(found.model, region.module), region)
     (pictures,) = of(lambda x: linear(x) + 1, x, dynamic=({0: BATCH},)).regions
     assert "a0: {min: 10, max: 640, tune: [16, 30, 256]}" in pictures.graph.text() and joined in pictures.graph.text()
+
+
+def test_a_convolution_of_one_place_is_taken_at_any_length() -> None:
+    """The length of its result is that of its input."""
+    w, x = torch.randn(6, 4, 1), torch.randn(3, 4, 10)
+    found = of(lambda x: torch.conv1d(x, w) * 2, x, dynamic=({0: BATCH, 2: TOKENS},))
+    (region,) = found.regions
+    assert not found.left and "X0: {dims: [a0, a3, a2], dtype: float32}" in region.graph.text()
+    assert agrees(attribute(found.model, region.module), region)
+
+
+def test_what_makes_several_tensors_is_not_refused_for_a_neighbour() -> None:
+    """Of a part that is refused, the norm alone is asked for with what takes its first result."""
+    w, g, x = torch.randn(4, 1, 2), torch.randn(4), torch.randn(3, 4, 10)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.native_layer_norm(x.transpose(1, 2), [4], g, g, 1e-5)[0]
+        return silu(y) + torch.conv1d(x, w, stride=2, groups=4).sum()
+
+    left = of(function, x, dynamic=({0: BATCH, 2: TOKENS},)).left
+    assert {name.split()[0] for name in left} == {"aten.conv1d", "aten.sum"}
 
 
 def test_axes_that_are_not_always_one_stay_apart() -> None:
@@ -388,11 +411,63 @@ def test_pytorch_computes_at_sizes_that_kernels_are_not_for(monkeypatch: pytest.
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     (region,) = of(lambda x: silu(x) + 1, torch.randn(3, 4, 5), dynamic=({0: BATCH},)).regions
     given: list[torch.Size] = []
-    kernel: Any = SimpleNamespace(function=lambda x: (given.append(x.shape), x)[1], operator=None)
+    kernel: Any = SimpleNamespace(function=lambda x: (given.append(x.shape), x)[1], operator=None, slow=())
     module = Replaced(Original(), region, kernel)
     made = [module(torch.zeros(n, 4, 5)) for n in (0, 1, 64, 65)]
     assert [x if isinstance(x, str) else x.shape for x in made] == ["PyTorch's", (1, 4, 5), (64, 4, 5), "PyTorch's"]
     assert given == [(1, 20), (64, 20)] or given == [(1, 4, 5), (64, 4, 5)]
+
+
+def test_pytorch_computes_at_sizes_at_which_it_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's own program may have other names of axes."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    function = lambda x: silu(x) + 1  # noqa: E731
+    (region,) = of(function, torch.randn(3, 4, 5), dynamic=({0: BATCH},)).regions
+    text = region.graph.text().replace("a0", "rows")
+    assert "rows: {min: 1, max: 64, tune: [1, 3, 16]}" in text and region.example == {"a0": 3}
+    programs = parse_spec(text).programs()
+    whole: Any = SimpleNamespace(times="", best=SimpleNamespace(us=1.0, eager_us=2.0))
+    for fast, example, served in ((programs[:2], True, [1, 3]), (programs[2:], False, [4, 64]), ([], False, [])):
+        kernel = Kernel(programs[2], whole, "", "", slow(programs, fast))
+        monkeypatch.setattr(Kernel, "function", property(lambda _: lambda x: x.clone()))
+        monkeypatch.setattr(Kernel, "operator", None)
+        module = Replaced(Original(), region, kernel)
+        made = {n: module(torch.zeros(n, 4, 5)) for n in (1, 3, 4, 64)}
+        assert [n for n, y in made.items() if not isinstance(y, str)] == served
+        assert (gain_of(region, kernel).kernel is not None) is example
+
+
+def test_a_size_is_fast_where_it_has_a_kernel_that_is() -> None:
+    def best(us: float, eager_us: float | None) -> Any:
+        return SimpleNamespace(result=SimpleNamespace(best=SimpleNamespace(us=us, eager_us=eager_us)))
+
+    assert [faster_than_eager(best(1.0, n)) for n in (2.0, 1.0, None)] == [True, False, True]
+    assert not faster_than_eager(SimpleNamespace(result=SimpleNamespace(best=None)))  # type: ignore[arg-type]
+
+
+class Scaled(torch.nn.Module):
+    scale = 1e-3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return silu(x) * self.scale
+
+
+def test_an_attribute_is_a_number_of_the_first_graph_and_an_input_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose values are in the CPU's memory."""
+    inputs: list[list[torch.dtype]] = []
+
+    def seen(model: torch.fx.GraphModule, _: object) -> None:
+        values = [n.meta["val"] for n in model.graph.find_nodes(op="placeholder") if n.users]
+        inputs.append([x.dtype for x in values if isinstance(x, torch.Tensor)])
+
+    monkeypatch.setattr(backend, "with_kernels", seen)
+    torch.compiler.reset()
+    model, x = Scaled(), torch.randn(3, 4)
+    compiled = torch.compile(model, backend="mirage", dynamic=True)
+    for scale, size in ((1e-3, 3), (1e-3, 5), (0.5, 5), (0.25, 7)):
+        model.scale = scale
+        torch.testing.assert_close(compiled(x[:1].expand(size, 4)), model(x[:1].expand(size, 4)))
+    assert inputs == [[torch.float32], [torch.float32, torch.float64]]
 
 
 # -- kernels, in a process that interprets them

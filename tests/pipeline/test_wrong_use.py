@@ -188,6 +188,29 @@ def test_a_copy_looks_at_its_arguments_and_keeps_its_mode_too(both: tuple[nn.Mod
         assert len(fast._forward_pre_hooks) == 1
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PyTorch's own, as it copies a graph
+def test_arguments_of_tensors_are_not_taken_apart(optimize: Optimize) -> None:
+    """Nor are results put together, but for those in others."""
+    kinds: list[tuple[Callable[..., Any], bool]] = [(lambda y: y, False), (lambda y: (y, y + 1), False)]
+    for results, apart in (*kinds, (lambda y: [y], False), (lambda y: {"y": y}, True), (lambda y: (y, [y + 1]), True)):
+        fast = optimize(lambda x, r=results: r(F.gelu(x)), X)
+        assert ("pytree" in fast.code) is apart
+        made, wanted = fast(X), results(F.gelu(X))
+        assert type(made) is type(wanted)
+        torch.testing.assert_close(made, wanted)
+        torch.testing.assert_close(copy.deepcopy(fast)(X), wanted)
+
+
+def test_arguments_of_another_structure_are_refused(optimize: Optimize) -> None:
+    fast = optimize(lambda x, y: F.gelu(x["a"]) + y[0] + y[1], {"a": X}, (X, X))
+    torch.testing.assert_close(fast({"a": X}, (X, X)), F.gelu(X) + X + X)
+    for given in (({"b": X}, (X, X)), ({"a": X}, [X, X]), ({"a": X, "b": X}, X), (X, X, X), (X, X)):
+        with pytest.raises(TraceError, match="example"):
+            fast(*given)
+    with pytest.raises(TraceError, match="in the example"):
+        optimize(lambda x, y: F.gelu(x) + y, X, X)((X, X))
+
+
 def test_a_tensor_alone_is_one_example(tmp_path: Path) -> None:
     fast = mirage_cli.optimize(F.gelu, X, budget=0, db=tmp_path / "mirage.db", say=lambda _: None)
     torch.testing.assert_close(fast(X), F.gelu(X))

@@ -9,6 +9,7 @@ the program of all sizes. Axes that are one are joined, so that kernels are tile
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -75,9 +76,9 @@ def placed_part(part: Part, named: Container[int] = (), arguments: Sequence[Any]
 
 def at_any_size(
     part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]
-) -> tuple[Placed, tuple[Sized, ...], dict[str, Times]]:
-    """The program of a part with dynamic axes, and their lengths, if it is the same at two sizes of each symbol but for
-    these axes. Raises Unsupported, SpecError, ComputedAgain."""
+) -> tuple[Placed, tuple[Sized, ...], dict[str, Times], dict[str, int]]:
+    """The program of a part with dynamic axes, their lengths, and those that they have in the example, if it is the
+    same at two sizes of each symbol but for these axes. Raises Unsupported, SpecError, ComputedAgain."""
     primes = two_each({name: (s.least, s.most) for name, s in symbols.items()})
     if len(primes) < len(symbols):
         raise Unsupported("many of its sizes differ by call")
@@ -103,19 +104,39 @@ def at_any_size(
     same.dims = {**same.dims, **{d: dims[d] for d in axes}}
     if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
+    axes = said_by_inputs(graph, axes)
     every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
     lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
     ranges = in_range(every, [*lengths])
-    graph.dims = {**dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}
+    graph.dims = {**graph.dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}
     found = joined(graph, {d: Times(1, (s,)) for d, s in axes.items()}, ranges)
-    tuned_together(graph, found, {name: n for name, n in made.items() if name in {*axes.values()}}, symbols)
+    in_example = tuned_together(graph, found, {n: m for n, m in made.items() if n in {*axes.values()}}, symbols)
     shapes = tuple(at_both(a, b, pairs) for a, b in zip(one.shapes, other.shapes, strict=True))
     used = {*axes.values()} | {s for shape in shapes for s in shape.symbols}
     said = {s: told(read, s) for s in every}
     if unsaid := next((s for s in used if said[s] is None), None):
         raise Unsupported(f"none of its inputs says {unsaid}, which differs by call")
     sized = tuple(Sized(s, *place, *ranges[s]) for s, place in said.items() if place is not None)
-    return replace(one, shapes=shapes), sized, found
+    return replace(one, shapes=shapes), sized, found, in_example
+
+
+def said_by_inputs(graph: Graph, axes: Mapping[str, str]) -> dict[str, str]:
+    """The axes that differ by call, of which those that no input has are the axes that a window goes along:
+
+        X[c, t], X[c, y + i - 1]  -->  X[c, y], X[c, y + i - 1]        y as long as t
+
+    axes: the symbol of each.
+    """
+    found = dict(axes)
+
+    def in_inputs(d: str) -> bool:
+        return any(re.search(rf"\b{d}\b", line) for line in graph.inputs)
+
+    for d, s in axes.items():
+        same = (e for e, other in axes.items() if other == s and e != d and e in found and in_inputs(e))
+        if not in_inputs(d) and (of := next((e for e in same if graph.read_along(d, e)), None)):
+            del found[of]
+    return found
 
 
 def joined(graph: Graph, axes: Mapping[str, Times], ranges: Mapping[str, tuple[int, int]]) -> dict[str, Times]:
@@ -137,28 +158,32 @@ def joined(graph: Graph, axes: Mapping[str, Times], ranges: Mapping[str, tuple[i
 
 def tuned_together(
     graph: Graph, axes: Mapping[str, Times], made: Mapping[str, torch.SymInt], symbols: Mapping[str, Symbol]
-) -> None:
+) -> dict[str, int]:
     """Says which sizes of a graph's dynamic axes to tune for: where there are several, which of them together, as these
-    follow from the symbols. axes: their lengths. made: lengths that are symbols of their own."""
+    follow from the symbols. Those of the example, if it is known and in range. axes: their lengths. made: lengths that
+    are symbols of their own."""
     examples = {name: s.example for name, s in symbols.items() if s.example is not None}
     dynamic = {d: n for d, n in graph.dims.items() if isinstance(n, Dynamic)}
     if len(dynamic) == 1:
         ((d, r),) = dynamic.items()
         example = sizes_at(axes, made, examples).get(d)
-        graph.dims = {**graph.dims, d: replace(r, tune=tuned_for(r.min, r.max, TUNED, example))}
-        return
+        tune = tuned_for(r.min, r.max, TUNED, example)
+        graph.dims = {**graph.dims, d: replace(r, tune=tune)}
+        return {d: example} if example in tune else {}
     named = {s for n in axes.values() for s in n.symbols}
     free = sorted((named - {*made}) | {str(x) for n in made.values() for x in n.node.expr.free_symbols})
     wanted = TUNED if len(free) == 1 else TUNED_OF_SEVERAL
     each = [tuned_for(symbols[s].least, symbols[s].most, wanted) for s in free]
     several = [dict(zip(free, some, strict=True)) for some in product(*each)]
     found = [sizes_at(axes, made, sizes) for sizes in (*several, examples)]
+    in_example = found[-1]
     inside = [x for x in found if all(d in x and r.min <= x[d] <= r.max for d, r in dynamic.items())]
     graph.instances = sorted((dict(x) for x in {tuple(x.items()) for x in inside}), key=lambda x: [*x.values()])
     if not graph.instances:
         graph.instances = [{d: r.max for d, r in dynamic.items()}]
     tuned = {d: tuple(sorted({x[d] for x in graph.instances})) for d in dynamic}
     graph.dims = {**graph.dims, **{d: replace(r, tune=tuned[d]) for d, r in dynamic.items()}}
+    return in_example if in_example in inside else {}
 
 
 def sizes_at(axes: Mapping[str, Times], made: Mapping[str, torch.SymInt], sizes: Mapping[str, int]) -> dict[str, int]:

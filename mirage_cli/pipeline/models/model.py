@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any  # models, their arguments and results
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.fx.graph import CodeGen
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_structure
 
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
@@ -29,7 +30,7 @@ from mirage_cli.pipeline.models.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.outlining import inlined
 from mirage_cli.pipeline.models.pieces import in_pieces
-from mirage_cli.pipeline.models.region import Kept, Region
+from mirage_cli.pipeline.models.region import Apart, Kept, Region
 from mirage_cli.pipeline.models.regions import PREFIX, Cut, attribute, cut, exported
 from mirage_cli.pipeline.models.straight import Steps
 from mirage_cli.pipeline.models.symbols import placeholders, shape_of
@@ -81,6 +82,7 @@ class Replaced(torch.nn.Module):
         self.region, self.single = region, len(region.results) == 1
         self.autocast = autocast()
         self.always = not region.sized and not any(isinstance(r, Kept) for r in region.results)
+        self.slow = slow_sizes(region, kernel)
         self.steps = Steps.of(region)
 
     def forward(self, *given: Any) -> Any:
@@ -108,7 +110,19 @@ class Replaced(torch.nn.Module):
                 return False
             if not compiling and not only_numbers(x):
                 return False
-        return autocast() == self.autocast and (self.always or self.region.serves(given, sizes))
+        if autocast() != self.autocast or not (self.always or self.region.serves(given, sizes)):
+            return False
+        return not (self.slow and any_inside(self.slow, sizes))
+
+
+def slow_sizes(region: Region, kernel: Kernel) -> tuple[Apart, ...]:
+    """The sizes of a region at which its kernel is not known to be faster than PyTorch."""
+    return tuple(region.apart(kernel.program, ranges) for ranges in kernel.slow)
+
+
+def any_inside(several: Sequence[Apart], sizes: Mapping[str, Any]) -> bool:
+    """Whether sizes of the symbols are in any of these ranges."""
+    return any(all(least <= x.at(sizes) <= most for x, least, most in some) for some in several)
 
 
 def autocast() -> tuple[object, ...]:
@@ -154,7 +168,8 @@ def optimize(
         settings = replace(settings, budget=budget * (1 - IN_MODEL))
     with Inductors(found.model, found.regions) as inductors:
         with Kernels(settings, in_model=in_model, on_tuning=inductors.begin) as kernels:
-            made = kernels.of([r.graph for r in found.regions], [r.times for r in found.regions])
+            some = found.regions
+            made = kernels.of([r.graph for r in some], [r.times for r in some], [r.example for r in some])
             measures = kernels.measures
         model, original = found.model, with_own_graph(found.model)
         with Database(kernels.path) as store:
@@ -176,6 +191,7 @@ def optimize(
                     return as_exported(
                         Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
                     )
+    called_plainly(model, example_inputs)
     return as_exported(model, original, function, example_inputs)
 
 
@@ -286,16 +302,16 @@ def as_exported(
     """The model, calls of which raise TraceError where there are more or fewer arguments than in the example, a tensor
     has another type, or another size that is not dynamic, or what is no tensor differs. So do changes of the mode that
     the function was in."""
-    expected = tree_leaves(example)
+    expected, structure = tree_leaves(example), tree_structure(tuple(example))
+    tensors = len(example) if all(isinstance(x, torch.Tensor) for x in example) else -1
     fixed = [shape_of(n) for n in placeholders(exported.graph)]
     training = getattr(function, "training", False)
 
     def check(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         if named:
             raise TraceError("arguments", f"{', '.join(named)}: give by position what the example has, and no other")
-        leaves = tree_leaves(given)
-        if len(leaves) != len(expected):
-            raise TraceError("arguments", f"{len(leaves)} are given, and the example has {len(expected)}")
+        same = len(given) == tensors and all(isinstance(x, torch.Tensor) for x in given)
+        leaves = given if same else leaves_of(given, structure)
         for i, (x, y) in enumerate(zip(leaves, expected, strict=True)):
             if (one := kind_of(x)) != (other := kind_of(y)):
                 raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
@@ -315,8 +331,37 @@ def as_exported(
         return model
 
     if isinstance(model, torch.fx.GraphModule):  # a copy has no other hooks
+        if hasattr(model, "_guards_fn"):  # which looks at sizes; a hook of `torch.export` compares structures alone
+            model.validate_inputs = False  # type: ignore[assignment]  # no tensor, and no module
         model._register_deepcopy_hook(checked)  # pyright: ignore[reportPrivateUsage]
     return checked(model)
+
+
+def leaves_of(given: tuple[Any, ...], structure: TreeSpec) -> list[Any]:
+    """What arguments of the example's structure are made of. Raises TraceError."""
+    leaves, expected = tree_leaves(given), structure.num_leaves
+    if len(leaves) != expected:
+        raise TraceError("arguments", f"{len(leaves)} are given, and the example has {expected}")
+    if (now := tree_structure(given)) != structure:
+        raise TraceError("arguments", f"they are {now}, and were {structure} in the example")
+    return leaves
+
+
+def called_plainly(model: torch.fx.GraphModule, example: Sequence[Any]) -> None:
+    """Leaves out, where all arguments are tensors and so are the results, what takes an exported model's arguments
+    apart and puts its results together: 20 µs of a call."""
+    codegen = model.graph._codegen  # pyright: ignore[reportPrivateUsage]
+    out = getattr(getattr(codegen, "pytree_info", None), "out_spec", None)
+    if out is None or not all(isinstance(x, torch.Tensor) for x in example):
+        return
+    (output,) = model.graph.find_nodes(op="output")
+    made = [*output.args[0]]
+    returned = next((x for x in (*made[:1], tuple(made), made) if tree_structure(x) == out), None)
+    if returned is None:
+        return
+    output.args = (returned,)
+    model.graph.set_codegen(CodeGen())
+    model.recompile()
 
 
 def fits(x: Any, shape: Sequence[Any]) -> bool:
@@ -389,10 +434,15 @@ def as_module(function: Callable[..., Any]) -> torch.nn.Module:
 
 
 def gain_of(region: Region, found: Kernel | NoKernelError) -> Gain:
-    """A region gets a kernel that is faster than eager PyTorch, where that was timed."""
+    """A region gets a kernel that is faster than eager PyTorch, where that was timed: where sizes differ by call, at
+    those of the example."""
     if isinstance(found, NoKernelError):
         return Gain(region, None, found.why)
     best = found.best
+    if found.program.dynamic:
+        if any(region.example_inside(found.program, ranges) for ranges in found.slow):
+            return Gain(region, None, "at the example's sizes none is faster than eager's")
+        return Gain(region, found)
     if best.eager_us is not None and best.us is not None and best.us >= best.eager_us:
         return Gain(region, None, f"{best.us:.2f} µs is no faster than eager's {best.eager_us:.2f}")
     return Gain(region, found)

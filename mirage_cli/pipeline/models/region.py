@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any  # torch's graphs and nodes have few types
 
 import torch
 
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Range
 from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes
 from mirage_cli.spec.graph import Graph
 
@@ -109,6 +109,10 @@ class Sized:
         return given[self.input] if self.axis is None else given[self.input].shape[self.axis]
 
 
+Apart = tuple[tuple[Times, int, int], ...]
+"""Ranges of sizes: the least and the largest of each length."""
+
+
 @dataclass(frozen=True)
 class Region:
     """A part of the model as one program.
@@ -116,6 +120,7 @@ class Region:
     graph, program: what the part computes, under a name that is the same wherever the same is computed. inputs: which
         input of the part each input of the program is. results: what is made of the program's outputs, in order.
         sized: the sizes that differ by call. axes: the length of each axis of the program whose size differs by call.
+        example: its length in the example, if that is among the sizes to tune for.
         module: the name in the model of the module that the region replaces, "" for a function. times: how often the
         model calls this module.
     """
@@ -126,6 +131,7 @@ class Region:
     results: tuple[Shape | Kept, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, Times]
+    example: Mapping[str, int] = field(default_factory=dict[str, int])
     module: str = ""
     times: int = 1
 
@@ -140,6 +146,23 @@ class Region:
                 return False
         kept = {r.which for r in self.results if isinstance(r, Kept)}
         return not kept or all(i.in_place(given, sizes) for i in self.inputs if i.which in kept)
+
+    def apart(self, program: Program, ranges: Sequence[Range]) -> Apart:
+        """Ranges of a program's dynamic axes as ranges of this region's sizes. program: the region's, whose axes may
+        have other names."""
+        own = self.own_axes(program)
+        return tuple((self.axes[own[r.dim]], r.least, r.most) for r in ranges)
+
+    def example_inside(self, program: Program, ranges: Sequence[Range]) -> bool:
+        """Whether the example is known to be in these ranges of a program's dynamic axes."""
+        own = self.own_axes(program)
+        sizes = [self.example.get(own[r.dim], 0) for r in ranges]
+        return all(r.least <= n <= r.most for r, n in zip(ranges, sizes, strict=True))
+
+    def own_axes(self, program: Program) -> dict[str, str]:
+        """This region's name of each axis of a program's inputs."""
+        pairs = zip(program.inputs, self.program.inputs, strict=True)
+        return {theirs: own for t, u in pairs for theirs, own in zip(t.dims, u.dims, strict=True)}
 
     def made(self, returned: Any, given: Sequence[Any]) -> list[Any]:
         """The module's results, from what the kernel returned for what the module was given."""

@@ -359,7 +359,8 @@ def at_fault(
     all."""
     if reason.at is not None:
         return {part[reason.at]: reason.why}
-    alone = {n: known_region([n], known, symbols) for n in part}
+    taken = {n: [u for u in n.users if overloadless(u.target) == "getitem"] for n in part}
+    alone = {n: known_region([n, *taken[n]], known, symbols) for n in part if overloadless(n.target) != "getitem"}
     return {n: x.why for n, x in alone.items() if isinstance(x, Refused)} or dict.fromkeys(part, reason.why)
 
 
@@ -379,7 +380,9 @@ def region_of(
     """A part that reads these nodes, traced. symbols: of the model, by name. arguments: as of `trace`."""
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
-        placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {})
+        placed, sized, axes, example = (
+            at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {}, {})
+        )
         graph = placed.traced.graph
         program = graph.program()
     except Unsupported as error:
@@ -404,7 +407,7 @@ def region_of(
     results = tuple(
         Kept(read.index(x)) if (x := next(iter(changed(n)), None)) else next(shapes) for n in outputs_of(part)
     )
-    return Region(graph, program, inputs, results, sized, axes)
+    return Region(graph, program, inputs, results, sized, axes, example)
 
 
 def results(module: Any) -> list[Any]:
