@@ -376,10 +376,10 @@ def large_enough(left: int, right: int, summed: int) -> bool:
 
 
 def exchanged(kernel: Kernel, order: tuple[str, ...]) -> tuple[str, ...]:
-    """The order with rows and columns of products exchanged. Axes of one side stay in order: neighbours in memory are
-    merged to one axis of an operand in their own order alone."""
+    """The order with rows and columns of products exchanged. Axes of one side stay in order, and so do those that are
+    summed: neighbours in memory are merged to one axis of an operand in their own order alone."""
     found = order[::-1]
-    for side in dict.fromkeys(side for product in kernel.products for side in product[:2]):
+    for side in dict.fromkeys(side for product in kernel.products for side in product):
         kept = iter([d for d in order if d in side])
         found = tuple(next(kept) if d in side else d for d in found)
     return found

@@ -38,6 +38,10 @@ WIDENING = 1.02, 1.1, 1.4
 """How many times the time of the plan that needs no search others may take, first and then, before the bounds' slack.
 Most searches find enough of them at once; within less time, fewer states are worth a look."""
 
+FEW = 3
+"""With fewer plans than this, a search widens once whatever it has looked at: of plans that are predicted to take a few
+per cent more than the best, one may be the fastest by far."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -385,7 +389,7 @@ class _Search:
             return
         self.ceiling = bounds.slack * greedy_us
         for factor in (*(f for f in WIDENING if f < bounds.slack), bounds.slack):
-            if self.enumerated > bounds.widening and factor > WIDENING[0]:
+            if self.enumerated > bounds.widening and (len(self.found) >= FEW or factor > WIDENING[1]):
                 self.space.cuts["plans that are much slower"] += 1
                 return
             yield factor * greedy_us

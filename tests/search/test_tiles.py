@@ -169,6 +169,27 @@ def test_operands_are_exchanged_with_their_axes_in_order(order: str, other: str)
     assert exchanged(k, tuple(other.split())) == tuple(order.split())
 
 
+def test_so_are_axes_that_are_summed() -> None:
+    """Reversed, what is loaded for a product would not lie along its rows: Triton took it from shared memory by single
+    elements (152 loads of an iteration where 24 do)."""
+    (k,) = parse_mugraph(HEADS).kernels
+    assert exchanged(k, ("m", "h", "d", "n")) == ("n", "h", "d", "m")
+    assert exchanged(k, ("n", "h", "d", "m")) == ("m", "h", "d", "n")
+
+
+HEADS = """\
+mugraph heads float16
+dims m=16 n=4096 h=32 d=128
+input X f16[m, h, d]
+input W f16[n, h, d]
+output Y f16[m, n]
+
+kernel k0 generated m:grid n:grid h:loop d:loop
+  X = load X[m, h, d]
+  W = load W[n, h, d]
+  Y[m, n] = dot(X, W; h, d)
+  store Y[m, n] = Y
+"""
 DEPTHWISE = """\
 name: depthwise
 dims: {b: 8, c: 2048, t: 4096, i: 4}
