@@ -185,6 +185,11 @@ def possible(kernel: Kernel) -> Iterator[Scan]:
     return (s for e in kernel.body if (s := scan_of(e, eqns, kernel.value_dims)) is not None)
 
 
+def scans_of(kernel: Kernel) -> tuple[Scan, ...]:
+    """Those that a kernel has, and those that are possible."""
+    return (*(e for e in kernel.body if isinstance(e, Scan)), *possible(kernel))
+
+
 def with_scans(kernel: Kernel, some: Collection[Scan]) -> Kernel:
     """The kernel with these in the place of its masked reductions."""
     scans = {s.out: s for s in some}

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias  # the type of a choice, which differ
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Range, Tensor, cast_of
+from mirage_cli.ir.scans import scans_of
 
 Word: TypeAlias = int | bool
 Words: TypeAlias = Mapping[str, Word]
@@ -438,7 +439,7 @@ def whole_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Mapping[str, int]:
     """The block sizes of the dimensions that are held whole.
 
     Where the matrix units may take a product, the longest of a side is padded if the side has less than MIN_DOT. Beside
-    a dimension that has tiles, the schedule decides.
+    a dimension that has tiles, the schedule decides. A scan has blocks of one size, of what it reads and what it makes.
     """
     return _whole_blocks(kernel, tuple((d, sizes[d]) for d, _ in kernel.roles))
 
@@ -454,6 +455,9 @@ def _whole_blocks(kernel: Kernel, axes: tuple[tuple[str, int], ...]) -> Mapping[
         if own and {*own} <= block.keys():
             longest = max(own, key=block.__getitem__)
             block[longest] = max(block[longest], block[longest] * MIN_DOT // prod(block[d] for d in own))
+    for s in scans_of(kernel):
+        if {*(pair := (s.to, *s.over))} <= block.keys() and len({sizes[d] for d in pair}) == 1:
+            block |= dict.fromkeys(pair, max(block[d] for d in pair))
     return block
 
 

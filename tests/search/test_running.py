@@ -148,6 +148,21 @@ def test_kernels_with_scans_are_right(program: str, size: int, output: str, inte
     assert any(isinstance(e, Scan) for k in best.kernels for e in scanned(k).body)
 
 
+def test_a_scan_beside_a_product_of_few_rows_has_one_block(interpreter: Interpreter) -> None:
+    """Eight positions are padded to 16 rows for the matrix units: what the scan reads along r is padded too."""
+    text = """
+name: chunk
+dims: {n: 3, t: 8, s: t, r: t, k: 16, v: 16}
+inputs: {Q: [n, t, k], V: [n, s, v], G: [n, t, k]}
+program: |
+  c = sum(where(index(r) <= index(t), rename(G, t=r), 0), r)
+  O = dot(dot(Q * exp(c), rename(Q, t=s), k), V, s)
+outputs: {O: [n, t, v]}
+"""
+    best, *_ = judged(text, interpreter)
+    assert any(isinstance(e, Scan) for k in best.kernels for e in scanned(k).body)
+
+
 @pytest.mark.parametrize(
     ("program", "size", "output"), [x for x in RIGHT if not any(op in str(x) for op in ("max(", "min("))]
 )
