@@ -6,6 +6,7 @@ the GPU; what stays is Triton's disk cache, where the GPU process finds them com
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
@@ -158,12 +159,15 @@ class CompileFarm:
         """Of these, those that a process is at work on or was, by id."""
         return {b.job.candidate.id for b in self._children if b.job and b.wanted} | self._parts.keys()
 
-    def take(self, wait: bool = True) -> list[tuple[str, Compiled]]:
-        """Ids and kernels of what is done by now. wait: for the first of them. Nothing where nothing is pending."""
+    def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Compiled]]:
+        """Ids and kernels of what is done by now. wait: for the first of them, and no longer than this. Nothing where
+        nothing is pending."""
+        end = time.monotonic() + (within_s if wait else 0.0)
         done: list[tuple[str, Compiled]] = []
         while self.pending and not done:
-            answers = self._answers(wait)
-            if not answers and not wait:
+            left_s = max(end - time.monotonic(), 0.0)
+            answers = self._answers(left_s)
+            if not answers and not left_s:
                 break
             for b, answer in answers:
                 job = b.job if b.wanted else None
@@ -229,10 +233,10 @@ class CompileFarm:
         with suppress(ChildDied):  # the next receive reports it
             b.child.send(request)
 
-    def _answers(self, waits: bool = True) -> list[tuple[_Busy, Compiled]]:
-        """Of processes that answer, die or run out of time. waits: for at least one that does so, or starts."""
+    def _answers(self, most_s: float) -> list[tuple[_Busy, Compiled]]:
+        """Of processes that answer, die or run out of time. most_s: to wait for one that does so, or starts."""
         busy = [b for b in self._children if b.deadline]
-        within_s = max(min(b.deadline for b in busy) - time.monotonic(), 0) if waits else 0
+        within_s = max(min(min(b.deadline for b in busy) - time.monotonic(), most_s), 0.0)
         ready = wait([b.child.connection for b in busy], within_s)
         answers: list[tuple[_Busy, Compiled]] = []
         for b in busy:

@@ -32,6 +32,8 @@ FEW = 12
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
 """So many timings, or this part of what is left when the first is made, come before the first judgement: a judgement of
 a large problem takes longer than all of a short budget."""
+BEYOND_S = 2.0
+"""Seconds beyond the budget for which compilers are waited for, as long as fewer are timed."""
 SECURED = 3
 """Schedules that are judged before the finals, at most, until one is right, besides one of each μGraph that is wrong
 with float32 multiplied on the matrix units."""
@@ -100,7 +102,13 @@ class Explorer:
     def compared(self) -> bool:
         """Whether enough was timed to choose from. Until then, what compilers have begun with is waited for, and timed
         when time is up, too: all began together, and the first that is compiled is seldom the best."""
-        return self.answered and (self.timed_so_far >= FIRST_TIMED or not self.waiting)
+        enough = self.timed_so_far >= FIRST_TIMED or not self.waiting or self.wait_s <= 0
+        return self.answered and enough
+
+    @property
+    def wait_s(self) -> float:
+        """For so long compilers are waited for: without limit, where nothing is timed but the program as written."""
+        return self.deadline.end + BEYOND_S - time.monotonic() if self.answered else math.inf
 
     @property
     def answered(self) -> bool:
@@ -239,13 +247,14 @@ class Explorer:
         fine = self.compiled(wait=False)
         while not (fine or self.ready) and self.means.farm.pending and self.judge.prepare():
             fine = self.compiled(wait=False)
-        return fine or self.compiled(wait=not self.ready)
+        return fine or self.compiled(wait=not self.ready, within_s=max(self.wait_s, 0.0))
 
-    def compiled(self, wait: bool = True) -> list[Trial]:
+    def compiled(self, wait: bool = True, within_s: float = math.inf) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
-        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some."""
+        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some, and no
+        longer than this."""
         fine: list[Trial] = []
-        found = self.means.farm.take(wait)
+        found = self.means.farm.take(wait, within_s)
         if found and not self.compiling_s and self.asked_at:
             self.compiling_s = time.monotonic() - self.asked_at
         for key, answer in found:

@@ -87,7 +87,7 @@ class Farm:
     def pending(self) -> int:
         return len(self.given)
 
-    def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+    def take(self, wait: bool = True, within_s: float = 0.0) -> list[tuple[str, Any]]:
         done, self.given = self.given[:8], self.given[8:]
         return [(id, (KernelResources("k0", 1024, 64, 0, 4, ""),)) for id in done]
 

@@ -703,7 +703,7 @@ class Farm:
     def pending(self) -> int:
         return len(self.waiting)
 
-    def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+    def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
         """A few, as where few processes compile."""
         done, self.waiting = self.waiting[:TOGETHER], self.waiting[TOGETHER:]
         fine = (KernelResources("k0", 1024, 64, 0, 4, ""),)
@@ -1602,7 +1602,7 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
     class Slow(Farm):
         """Compiles three at once, which are done one after the other."""
 
-        def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
             rest, self.waiting = self.waiting[1:], self.waiting[:1]
             done, self.waiting = super().take(), rest
             return done
@@ -1618,6 +1618,29 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
     assert tuned.best is not None and tuned.best.us == min(t.us for t in tuned.trials)
 
 
+def test_compilers_that_take_long_are_not_waited_for_where_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second kernel takes a minute of a budget of eight seconds."""
+    now = own_clock(monkeypatch)
+
+    class Long(Farm):
+        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
+            if (longer := min(within_s, 60.0) if wait and now[0] else 0.0) < 60.0 and now[0]:
+                now[0] += longer
+                return []
+            now[0] += longer + 1.0
+            rest, self.waiting = self.waiting[1:], self.waiting[:1]
+            done, self.waiting = super().take(), rest
+            return done
+
+        def forget(self) -> list[str]:
+            begun, self.waiting = self.waiting[:2], self.waiting[2:]
+            ids, self.waiting = super().forget(), begun
+            return ids
+
+    tuned, worker = tune(budget_s=8.0, farm=Long())
+    assert tuned.best is not None and len(worker.timed) == 1 and now[0] <= 8.0 + 2.5
+
+
 class Slowly(Farm):
     """Whoever does not wait gets something the fourth time, and then what is one candidate. asked: how often."""
 
@@ -1625,7 +1648,7 @@ class Slowly(Farm):
         super().__init__()
         self.asked = 0
 
-    def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+    def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
         self.asked += 1
         if not wait and self.asked % 4:
             return []
@@ -1686,7 +1709,7 @@ def test_what_is_compiled_late_is_timed_before_a_judgement(monkeypatch: pytest.M
     start = lambda seconds: lambda *_: now.__setitem__(0, now[0] + seconds)  # noqa: E731
 
     class Late(Slowly):
-        def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
             now[0] = max(now[0], 5.0)
             return super().take(wait)
 
@@ -1734,7 +1757,7 @@ def test_the_program_as_written_is_the_answer_where_time_was_up_before_and_nothi
         def forget(self) -> list[str]:
             return [] if begun else super().forget()
 
-        def take(self, wait: bool = True) -> list[tuple[str, Any]]:
+        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
             self.waiting.sort(key=lambda c: c.source.startswith("written"))
             return super().take()
 
