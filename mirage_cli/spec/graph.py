@@ -226,17 +226,6 @@ class Graph:
         self.dims = {d: size if d == parts[0] else n for d, n in self.dims.items() if d not in parts[1:]}
         return True
 
-    def read_along(self, axis: str, of: str) -> bool:
-        """Gives the axis of an input, which is read by indices alone, the name of another axis of its size; unless a
-        line of the program or an output names it, or the input has both."""
-        inputs = [line for line in self.inputs if re.search(rf"\b{of}\b", line)]
-        named = (line for line in (*self.outputs, *self.statements()) if re.search(rf"\b{of}\b", line))
-        if any(named) or any(re.search(rf"\b{axis}\b", line) for line in inputs):
-            return False
-        self.joined[of] = axis
-        self.dims = {d: n for d, n in self.dims.items() if d != of}
-        return True
-
     def _named(self, line: str) -> str:
         """The line with one name for axes that are joined."""
         for side_by_side, name in self.joined.items():

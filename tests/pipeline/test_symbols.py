@@ -115,15 +115,6 @@ def test_axes_that_are_one_are_joined_at_any_size() -> None:
     assert "a0: {min: 10, max: 640, tune: [16, 30, 256]}" in pictures.graph.text() and joined in pictures.graph.text()
 
 
-def test_a_convolution_of_one_place_is_taken_at_any_length() -> None:
-    """The length of its result is that of its input."""
-    w, x = torch.randn(6, 4, 1), torch.randn(3, 4, 10)
-    found = of(lambda x: torch.conv1d(x, w) * 2, x, dynamic=({0: BATCH, 2: TOKENS},))
-    (region,) = found.regions
-    assert not found.left and "X0: {dims: [a0, a3, a2], dtype: float32}" in region.graph.text()
-    assert agrees(attribute(found.model, region.module), region)
-
-
 def test_what_makes_several_tensors_is_not_refused_for_a_neighbour() -> None:
     """Of a part that is refused, the norm alone is asked for with what takes its first result."""
     w, g, x = torch.randn(4, 1, 2), torch.randn(4), torch.randn(3, 4, 10)

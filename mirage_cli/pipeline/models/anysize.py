@@ -9,7 +9,6 @@ the program of all sizes. Axes that are one are joined, so that kernels are tile
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -104,11 +103,10 @@ def at_any_size(
     same.dims = {**same.dims, **{d: dims[d] for d in axes}}
     if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
-    axes = said_by_inputs(graph, axes)
     every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
     lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
     ranges = in_range(every, [*lengths])
-    graph.dims = {**graph.dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}
+    graph.dims = {**dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}
     found = joined(graph, {d: Times(1, (s,)) for d, s in axes.items()}, ranges)
     in_example = tuned_together(graph, found, {n: m for n, m in made.items() if n in {*axes.values()}}, symbols)
     shapes = tuple(at_both(a, b, pairs) for a, b in zip(one.shapes, other.shapes, strict=True))
@@ -118,25 +116,6 @@ def at_any_size(
         raise Unsupported(f"none of its inputs says {unsaid}, which differs by call")
     sized = tuple(Sized(s, *place, *ranges[s]) for s, place in said.items() if place is not None)
     return replace(one, shapes=shapes), sized, found, in_example
-
-
-def said_by_inputs(graph: Graph, axes: Mapping[str, str]) -> dict[str, str]:
-    """The axes that differ by call, of which those that no input has are the axes that a window goes along:
-
-        X[c, t], X[c, y + i - 1]  -->  X[c, y], X[c, y + i - 1]        y as long as t
-
-    axes: the symbol of each.
-    """
-    found = dict(axes)
-
-    def in_inputs(d: str) -> bool:
-        return any(re.search(rf"\b{d}\b", line) for line in graph.inputs)
-
-    for d, s in axes.items():
-        same = (e for e, other in axes.items() if other == s and e != d and e in found and in_inputs(e))
-        if not in_inputs(d) and (of := next((e for e in same if graph.read_along(d, e)), None)):
-            del found[of]
-    return found
 
 
 def joined(graph: Graph, axes: Mapping[str, Times], ranges: Mapping[str, tuple[int, int]]) -> dict[str, Times]:
