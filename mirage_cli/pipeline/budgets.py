@@ -27,6 +27,7 @@ LEAST_S = 1.0
 """Of tuning for one program. Where there is less, those that may gain least are not tuned."""
 NO_GAIN = "it was not tuned: no plan is expected to be faster than the program as written"
 TOO_LATE = "it was not tuned: the budget was spent on regions that may gain more"
+NO_TIME = "it was not tuned: the searches took all of the budget"
 SEARCHING, SEARCHING_LEAST_S = 0.25, 3.0
 """The part of the budget that the searches have, side by side, and at least so many seconds: the process that owns the
 GPU takes as long to start."""
@@ -118,6 +119,7 @@ def first_results(
     left_s, some = end - time.monotonic(), sum(part[i] for i, gain in expected.items() if gain > 0) or 1.0
     each_s = max(FIRST * left_s / some, min(FIRST_LEAST_S, left_s / some))
     order = sorted(expected, key=lambda i: (-part[i], -expected[i]))
+    too_late = NO_TIME
     for i, behind in zip_longest(order, order[1:]):
         (program, text), x = programs[i], found[i]
         if isinstance(x, Failed):
@@ -127,11 +129,12 @@ def first_results(
         elif expected[i] <= 0:
             made[i] = give_up(session, program, session.options.budget_s, NO_GAIN)
         elif end - time.monotonic() < LEAST_S:
-            made[i] = Unfinished(about(session, program), TOO_LATE)
+            made[i] = Unfinished(about(session, program), too_late)
         else:
             if behind is not None and expected[behind] > 0:
                 found[behind] = ahead(session, programs[behind][0], found[behind])
             made[i] = finish(session, program, text, x, max(each_s * part[i], LEAST_S))
+            too_late = TOO_LATE
     return [made[i] for i in range(len(programs))]
 
 
