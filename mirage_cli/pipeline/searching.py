@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 VERIFIED = 10
 """μGraphs that are verified, at most."""
-TUNING = 0.4
+TUNING = 0.6
 """The part of the budget that the search leaves to tuning, where there is any."""
 SELDOM = (20_000, 20, 50)
 """Thresholds of the garbage collector in a search."""
