@@ -37,11 +37,12 @@ def is_decision(func: Any, args: Any, x: Any) -> bool:
 
 
 class RecordDecisions(TorchDispatchMode):
-    """Keeps the decisions of an evaluation, in order."""
+    """Keeps the decisions of an evaluation, in order. jumped: whether one of JUMPS was among the operations."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: list[torch.Tensor] = []
+        self.jumped = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -49,6 +50,7 @@ class RecordDecisions(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
         some = result if isinstance(result, tuple | list) else (result,)
         self.made += [x for x in some if is_decision(func, args, x)]

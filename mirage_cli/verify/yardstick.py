@@ -138,7 +138,7 @@ def step_of(cut: Cut) -> int:
 Exact = Callable[[Piece], Sequence[torch.Tensor]]
 """The outputs in float64 for a piece of the inputs."""
 AS_DECIDED = math.inf
-"""For evaluations with rounding that make float64's decisions."""
+"""For evaluations with rounding that make float64's decisions; they give nothing where there are none."""
 Rounded = Callable[[Piece, torch.dtype | None, int, float | None], Sequence[torch.Tensor]]
 """The same with rounding (None: eager's, to the program's type; else the definition's, to this type), a seed, and for
 decisions how many times as much (`MoveEveryResult`)."""
@@ -450,10 +450,13 @@ class Reference:
     def rounded_as_decided(
         self, given: Sequence[torch.Tensor], dtype: torch.dtype | None, seed: int
     ) -> list[torch.Tensor]:
-        """The same with float64's decisions; where there are none, what it is without."""
+        """The same with float64's decisions; nothing where there are neither these nor jumps: that is what it is
+        without."""
         function = self.stepwise if dtype else self.eager
         with RecordDecisions() as exact:
             self.evaluated(function, in_float64(given))
+        if not (exact.made or exact.jumped):
+            return []
         with RoundEveryResult(dtype or self.precision, dtype is not None, seed, made=exact.made):
             return self.evaluated(function, in_float64(given, dtype, seed))
 
@@ -653,29 +656,36 @@ class _Output:
 
     def evaluated(self, dtype: torch.dtype | None, seed: int) -> Error:
         """Where float64's decisions make it much smaller, and few elements are off by more than that, the others'."""
-        found = self.evaluation(dtype, seed, None)
+        found, made = self.evaluation(dtype, seed, None)
         unit = Error(*[torch.finfo(coarser(self.y.dtype, self.eager.dtype)).eps] * 2)
         if not found.finite or found.error.over(unit) <= MUCH:
             return found.error
-        most = self.evaluation(dtype, seed, AS_DECIDED).error
-        if found.error.over(most) <= MUCH:
+        as_decided, _ = self.evaluation(dtype, seed, AS_DECIDED)
+        most = as_decided.error
+        if not as_decided.count or found.error.over(most) <= MUCH:
             return found.error
         left, off, count = measured(self.y, self.i, self.pieces), 0, 0
-        for piece in self.pieces:
+        for piece, x in zip(self.pieces, made, strict=True):
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed, None)[self.i].to(self.y.dtype)
             decided = (x.double() - part.ref).abs() > MUCH * most.row * found.row_sizes(part.ref)
             left.add(torch.where(decided, part.ref.to(x.dtype), x), part)
             off, count = off + int(decided.sum()), count + x.numel()
         return left.error if off <= most_decided(count) else found.error
 
-    def evaluation(self, dtype: torch.dtype | None, seed: int, times: float | None) -> Measured:
-        found = measured(self.y, self.i, self.pieces)
+    def evaluation(
+        self, dtype: torch.dtype | None, seed: int, times: float | None
+    ) -> tuple[Measured, list[torch.Tensor]]:
+        """Its error, and what it gives, piece by piece; of no piece, where there are no decisions to make as float64."""
+        found, made = measured(self.y, self.i, self.pieces), list[torch.Tensor]()
         for piece in self.pieces:
+            outputs = self.rounded(piece, dtype, seed, times)
+            if not outputs:
+                break
+            x = outputs[self.i]
+            made.append(x.to(self.y.dtype))
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed, times)[self.i]
-            found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
-        return found
+            found.add(made[-1], part, functools.partial(torch.isfinite, x))
+        return found, made
 
     def counted(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         """The places that are not excused."""

@@ -4,6 +4,7 @@ decide."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from mirage_cli.verify.float64 import evaluated
 from mirage_cli.verify.numeric import NumericVerdict, judge
 from mirage_cli.verify.rounding import RecordDecisions, RoundEveryResult
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import UNTOLD, Cut, Piece, Reference, judge_outputs
+from mirage_cli.verify.yardstick import AS_DECIDED, PIECE_BYTES, UNTOLD, Cut, Piece, Reference, judge_outputs
 
 Tensors = list[torch.Tensor]
 
@@ -379,6 +380,41 @@ def test_evaluations_with_rounding_decide_as_float64_does(function: Callable[[to
     with RoundEveryResult(torch.float16, True, 1, made=decisions.made):
         found = function(x * 1)
     assert 0 <= (found - exact).abs().max() <= 1e-2
+
+
+@pytest.mark.parametrize(
+    ("scale", "pieces"),
+    [
+        (lambda x: 1, 1),
+        (lambda x: 1 + 1e9 * (x.sum(1) > x.flip(1).sum(1) + 1e-9), 4),
+        (lambda x: 1 + x[:, 0].frac(), 4),
+    ],
+    ids=["nothing", "a mask", "a jump"],
+)
+def test_what_rounding_decides_is_looked_for_once_and_where_something_is_decided(
+    monkeypatch: pytest.MonkeyPatch, scale: Callable[[torch.Tensor], Any], pieces: int
+) -> None:
+    """Sums cancel, so that errors are large. There are four pieces, each of which is evaluated once with rounding, and
+    once with float64's decisions, for which these are recorded: of the first alone, where there are none."""
+    made: list[tuple[object, ...]] = []
+    rounded = Reference.rounded
+
+    def counted(self: Reference, inputs: Tensors, piece: Piece, *how: Any) -> Tensors:
+        made.append((piece, *how))
+        return rounded(self, inputs, piece, *how)
+
+    monkeypatch.setattr(Reference, "rounded", counted)
+    x = 1 + torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x.sum(1) - x.flip(1).sum(1) + 1e-6) * scale(x)
+
+    cut = Cut((0,), (0,), 64, PIECE_BYTES // 16)
+    reference = Reference(program, program, torch.float32)
+    assert reference.judge("normal", [x], [program(x) + 1e12], 4, False, 64, cut).problem
+    assert len({*made}) == len(made)
+    as_decided = [piece for piece, dtype, seed, times in made if (dtype, seed, times) == (torch.float32, 0, AS_DECIDED)]
+    assert len(as_decided) == pieces
 
 
 def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
