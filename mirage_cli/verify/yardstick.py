@@ -125,6 +125,8 @@ def pieces_with(positions: Sequence[int], pieces: Sequence[Piece]) -> list[Piece
         return [*pieces] if positions else []
     if 2 * len(positions) > cut.length:
         return [*pieces]
+    if step_of(cut) == 1:  # of which evaluations may be known
+        return [piece for piece in pieces if set(positions).intersection(piece.positions or ())]
     return [Piece(cut, tuple(positions[at : at + step_of(cut)])) for at in range(0, len(positions), step_of(cut))]
 
 
@@ -565,27 +567,54 @@ class _Output:
         result = coarser(self.y.dtype, self.eager.dtype)
         mine, (eagers, of_result) = self.compared(result)
         least = unavoidable(result, of_result, terms)
-        if mine.error.over(least) > tolerance and eagers.over(least) > tolerance:
-            eagers = self.eagers_undecided(eagers, least, tolerance)
         yardstick = eagers.larger(least)
-        for seed in range(DRAWS if math.isfinite(mine.error.norm) else 0):  # rounding excuses no infinite error
-            if mine.error.over(yardstick) <= tolerance:
-                break
-            yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
+        if mine.error.over(least) > tolerance and eagers.over(least) > tolerance:
+            rounding = self.with_rounding(least, 0)
+            if mine.error.over(rounding) <= tolerance:
+                yardstick = rounding
+            else:
+                eagers = self.eagers_undecided(eagers, rounding, tolerance)
+                yardstick = eagers.larger(least)
+        mine, yardstick = self.drawn(mine, eagers, yardstick, tolerance)
         allowed = scaled(tolerance, yardstick)
-        if mine.error.over(allowed) > 1 and mine.finite:
-            few = 2 * eagers.decided if isinstance(eagers, Undecided) else 0
-            mine, _ = self.without_decided(self.y, mine, allowed, tolerance, few)
+        mine = self.undecided(mine, eagers, allowed, tolerance)
         wrong, excused = self.overflow(mine, allowed)
         return Judgement(name, mine.error, eagers, allowed, wrong, excused)
 
-    def eagers_undecided(self, eagers: Error, least: Error, tolerance: float) -> Error:
+    def drawn(self, mine: Measured, eagers: Error, yardstick: Error, tolerance: float) -> tuple[Measured, Error]:
+        """The yardstick with as many evaluations with rounding as it takes for the output to pass, up to `DRAWS`. Where
+        one of the first, or eager, decides otherwise than float64, so may the output: that is looked at before the
+        others are made."""
+        for seed in range(DRAWS if math.isfinite(mine.error.norm) else 0):  # rounding excuses no infinite error
+            if mine.error.over(yardstick) <= tolerance:
+                break
+            if seed == 1 and any(isinstance(e, Undecided) for e in (eagers, *self.roundings(0))):
+                left = self.undecided(mine, eagers, scaled(tolerance, yardstick), tolerance)
+                if left.error.over(yardstick) <= tolerance:
+                    return left, yardstick
+            yardstick = self.with_rounding(yardstick, seed)
+        return mine, yardstick
+
+    def undecided(self, mine: Measured, eagers: Error, allowed: Error, tolerance: float) -> Measured:
+        """Where it is more than allowed, the error but for elements that rest on decisions."""
+        if mine.error.over(allowed) <= 1 or not mine.finite:
+            return mine
+        few = 2 * eagers.decided if isinstance(eagers, Undecided) else 0
+        return self.without_decided(self.y, mine, allowed, tolerance, few)[0]
+
+    def with_rounding(self, yardstick: Error, seed: int) -> Error:
+        """At least the errors of both evaluations with rounding."""
+        return functools.reduce(Error.larger, self.roundings(seed), yardstick)
+
+    def roundings(self, seed: int) -> tuple[Error, Error]:
+        return self.rounding(None, seed), self.rounding(torch.float32, seed)
+
+    def eagers_undecided(self, eagers: Error, rounding: Error, tolerance: float) -> Error:
         """Eager's error, where it is larger than rounding explains, but for elements that it decides otherwise than
         float64: their error is no measure of the others'."""
         key = self.i, "undecided"
         if key not in self.known.errors:
             self.known.errors[key] = eagers
-            rounding = least.larger(self.rounding(None, 0)).larger(self.rounding(torch.float32, 0))
             if rounding.row < eagers.row < math.inf and eagers.over(rounding) > tolerance:
                 y, found = self.eager.to(self.y.dtype), measured(self.y, self.i, self.pieces)
                 for _, _, e, part in self.parts():
@@ -670,12 +699,12 @@ class _Output:
             decided = (x.double() - part.ref).abs() > MUCH * most.row * found.row_sizes(part.ref)
             left.add(torch.where(decided, part.ref.to(x.dtype), x), part)
             off, count = off + int(decided.sum()), count + x.numel()
-        return left.error if off <= most_decided(count) else found.error
+        return Undecided(left.error.norm, left.error.row, off) if off <= most_decided(count) else found.error
 
     def evaluation(
         self, dtype: torch.dtype | None, seed: int, times: float | None
     ) -> tuple[Measured, list[torch.Tensor]]:
-        """Its error, and what it gives, piece by piece; of no piece, where there are no decisions to make as float64."""
+        """Its error, and what it gives, piece by piece; of none, where no decisions are to be made as in float64."""
         found, made = measured(self.y, self.i, self.pieces), list[torch.Tensor]()
         for piece in self.pieces:
             outputs = self.rounded(piece, dtype, seed, times)

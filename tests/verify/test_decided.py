@@ -18,7 +18,17 @@ from mirage_cli.verify.float64 import evaluated
 from mirage_cli.verify.numeric import NumericVerdict, judge
 from mirage_cli.verify.rounding import RecordDecisions, RoundEveryResult
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import AS_DECIDED, PIECE_BYTES, UNTOLD, Cut, Piece, Reference, judge_outputs
+from mirage_cli.verify.yardstick import (
+    AS_DECIDED,
+    PIECE_BYTES,
+    UNTOLD,
+    Cut,
+    Piece,
+    Reference,
+    judge_outputs,
+    pieces_of,
+    pieces_with,
+)
 
 Tensors = list[torch.Tensor]
 
@@ -364,6 +374,55 @@ def test_a_kernel_may_decide_twice_as_many_elements_otherwise_as_eager() -> None
 
     assert right(90, 0) and not right(150, 0)
     assert right(150, 90) and not right(200, 90)
+
+
+@pytest.mark.parametrize(("decided", "value", "right", "seeds"), [(10, 5, True, 1), (0, 5, True, 8), (10, 9, False, 8)])
+def test_what_rests_on_decisions_is_looked_for_before_all_evaluations_are_made(
+    decided: int, value: float, right: bool, seeds: int
+) -> None:
+    """Where the first with rounding decides some elements otherwise than float64. These may be up to 5; a kernel has 20
+    that differ."""
+    ref, made = torch.linspace(1, 2, 6400, dtype=torch.float64).reshape(64, 100), set[int]()
+
+    def otherwise(count: int, value: float) -> torch.Tensor:
+        return torch.where(torch.arange(6400).reshape(64, 100) < count, value, ref)
+
+    def rounded(_: Piece, __: object, seed: int, times: float | None) -> Tensors:
+        made.update([seed] if times is None else [])
+        count = 0 if times == AS_DECIDED else decided if times is None else 40 * (seed % 2)
+        return [otherwise(count, 5) * (1 + 1e-5)]
+
+    y = otherwise(20, value).float()
+    found = judge_outputs("normal", [y], lambda _: [ref], [ref.float()], rounded, 4, False)
+    assert (found.problem is None) == right
+    assert made == {*range(seeds)}
+
+
+def test_eagers_decisions_are_not_looked_for_where_rounding_explains_a_kernel() -> None:
+    """Eager decides ten elements otherwise. That says what is allowed of others; as much as they are off here, is."""
+    ref, moved = torch.linspace(1, 2, 6400, dtype=torch.float64).reshape(64, 100), list[float | None]()
+
+    otherwise = torch.where(ref < ref.flatten()[10], 5.0, ref)
+
+    def rounded(_: Piece, __: object, seed: int, times: float | None) -> Tensors:
+        if times in {None, AS_DECIDED}:
+            return [ref * (1 + 1e-5)]
+        moved.append(times)
+        return [otherwise if seed % 2 else ref]
+
+    eager = otherwise.float()
+    for by, right in ((3e-5, True), (5e-5, False)):
+        y = (ref * (1 + by)).float()
+        found = judge_outputs("normal", [y], lambda _: [ref], [eager], rounded, 4, False)
+        assert ((found.problem is None), not moved) == (right, right)
+
+
+def test_positions_that_are_a_piece_each_are_looked_for_in_those_pieces() -> None:
+    """Their evaluations may be held, and serve other candidates."""
+    for position_bytes, here in ((PIECE_BYTES, [range(2, 3), range(5, 6)]), (PIECE_BYTES // 2, [(2, 5)])):
+        pieces = pieces_of(Cut((0,), (0,), 8, position_bytes))
+        assert [piece.positions for piece in pieces_with([2, 5], pieces)] == here
+        assert pieces_with([*range(5)], pieces) == pieces and pieces_with([], pieces) == []
 
 
 @pytest.mark.parametrize("function", [lambda x: (x > 0.5) * x, torch.round, lambda x: x.argmax(0).double() + x[0]])
