@@ -131,10 +131,7 @@ class RoundEveryResult(TorchDispatchMode):
         units = result / unit
         if self.by_chance:
             units += self.drawn(units)
-        rounded = units.round_().mul_(unit)
-        if math.isfinite(float(result.norm())):  # then every element is
-            return rounded
-        return torch.where(torch.isfinite(result), rounded, result)
+        return units.round_().mul_(unit)
 
     def drawn(self, x: torch.Tensor) -> torch.Tensor:
         """Random numbers from -1/2 to 1/2, the same in each evaluation with this seed."""
@@ -219,9 +216,10 @@ def _flushed(result: Any, args: Any) -> Any:
 
 
 def _powers_of_two(x: torch.Tensor) -> torch.Tensor:
-    """The largest power of two in each magnitude, of float64: its exponent alone. At least the smallest normal one."""
+    """The largest power of two in each magnitude, of float64: its exponent alone. At least the smallest normal one, and
+    of an infinity or NaN the largest: a multiple of it is what it was."""
     exponents = (x.view(torch.int64) & 0x7FF << 52).view(torch.float64)
-    return exponents.clamp_min_(torch.finfo(torch.float64).tiny)
+    return exponents.clamp_(torch.finfo(torch.float64).tiny, 2.0**1023)
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:

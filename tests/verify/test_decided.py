@@ -3,6 +3,7 @@ decide."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -483,6 +484,20 @@ def test_an_output_most_of_which_would_rest_on_decisions_is_refused() -> None:
         found = judge_outputs("normal", [y.float()], lambda _: [ref], [ref.float()],
                               lambda _, __, ___, times: [moved if times else ref], 4, False)  # fmt: skip
         assert (found.problem is None) == right and found.told
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_leaves_infinities_and_nan_and_asks_for_no_value(seed: int) -> None:
+    """On a GPU, whoever asks for one waits until all before it is done; on "meta", there are none."""
+    largest = torch.finfo(torch.float64).max
+    x = torch.tensor([math.inf, -math.inf, math.nan, largest, -largest, 0.0, 1 / 3, 5e-324], dtype=torch.float64)
+    with RoundEveryResult(torch.float16, False, seed):
+        y = x * 1.0
+    assert y.isnan().tolist() == x.isnan().tolist()
+    assert y.isinf().tolist()[:2] == [True, True] and (y[:2] == x[:2]).all() and y[5] == 0
+    assert abs(float(y[6]) - 1 / 3) <= 2.0**-11 and 0 < y[6] * 2**12 == (y[6] * 2**12).round()
+    with RoundEveryResult(torch.float16):
+        assert (torch.ones(4, dtype=torch.float64, device="meta") * 2).shape == (4,)
 
 
 def test_what_is_below_the_normal_numbers_may_be_0() -> None:
