@@ -575,39 +575,24 @@ class _Output:
             else:
                 eagers = self.eagers_undecided(eagers, rounding, tolerance)
                 yardstick = eagers.larger(least)
-        mine, yardstick = self.drawn(mine, eagers, yardstick, tolerance)
-        allowed = scaled(tolerance, yardstick)
-        mine = self.undecided(mine, eagers, allowed, tolerance)
+        allowed = scaled(tolerance, self.drawn(mine, yardstick, tolerance))
+        if mine.error.over(allowed) > 1 and mine.finite:
+            few = 2 * eagers.decided if isinstance(eagers, Undecided) else 0
+            mine, _ = self.without_decided(self.y, mine, allowed, tolerance, few)
         wrong, excused = self.overflow(mine, allowed)
         return Judgement(name, mine.error, eagers, allowed, wrong, excused)
 
-    def drawn(self, mine: Measured, eagers: Error, yardstick: Error, tolerance: float) -> tuple[Measured, Error]:
-        """The yardstick with as many evaluations with rounding as it takes for the output to pass, up to `DRAWS`. Where
-        one of the first, or eager, decides otherwise than float64, so may the output: that is looked at before the
-        others are made."""
+    def drawn(self, mine: Measured, yardstick: Error, tolerance: float) -> Error:
+        """The yardstick with as many evaluations with rounding as it takes for the output to pass, up to `DRAWS`."""
         for seed in range(DRAWS if math.isfinite(mine.error.norm) else 0):  # rounding excuses no infinite error
             if mine.error.over(yardstick) <= tolerance:
                 break
-            if seed == 1 and any(isinstance(e, Undecided) for e in (eagers, *self.roundings(0))):
-                left = self.undecided(mine, eagers, scaled(tolerance, yardstick), tolerance)
-                if left.error.over(yardstick) <= tolerance:
-                    return left, yardstick
             yardstick = self.with_rounding(yardstick, seed)
-        return mine, yardstick
-
-    def undecided(self, mine: Measured, eagers: Error, allowed: Error, tolerance: float) -> Measured:
-        """Where it is more than allowed, the error but for elements that rest on decisions."""
-        if mine.error.over(allowed) <= 1 or not mine.finite:
-            return mine
-        few = 2 * eagers.decided if isinstance(eagers, Undecided) else 0
-        return self.without_decided(self.y, mine, allowed, tolerance, few)[0]
+        return yardstick
 
     def with_rounding(self, yardstick: Error, seed: int) -> Error:
         """At least the errors of both evaluations with rounding."""
-        return functools.reduce(Error.larger, self.roundings(seed), yardstick)
-
-    def roundings(self, seed: int) -> tuple[Error, Error]:
-        return self.rounding(None, seed), self.rounding(torch.float32, seed)
+        return yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
 
     def eagers_undecided(self, eagers: Error, rounding: Error, tolerance: float) -> Error:
         """Eager's error, where it is larger than rounding explains, but for elements that it decides otherwise than
@@ -699,7 +684,7 @@ class _Output:
             decided = (x.double() - part.ref).abs() > MUCH * most.row * found.row_sizes(part.ref)
             left.add(torch.where(decided, part.ref.to(x.dtype), x), part)
             off, count = off + int(decided.sum()), count + x.numel()
-        return Undecided(left.error.norm, left.error.row, off) if off <= most_decided(count) else found.error
+        return left.error if off <= most_decided(count) else found.error
 
     def evaluation(
         self, dtype: torch.dtype | None, seed: int, times: float | None

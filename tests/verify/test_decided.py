@@ -377,28 +377,6 @@ def test_a_kernel_may_decide_twice_as_many_elements_otherwise_as_eager() -> None
     assert right(150, 90) and not right(200, 90)
 
 
-@pytest.mark.parametrize(("decided", "value", "right", "seeds"), [(10, 5, True, 1), (0, 5, True, 8), (10, 9, False, 8)])
-def test_what_rests_on_decisions_is_looked_for_before_all_evaluations_are_made(
-    decided: int, value: float, right: bool, seeds: int
-) -> None:
-    """Where the first with rounding decides some elements otherwise than float64. These may be up to 5; a kernel has 20
-    that differ."""
-    ref, made = torch.linspace(1, 2, 6400, dtype=torch.float64).reshape(64, 100), set[int]()
-
-    def otherwise(count: int, value: float) -> torch.Tensor:
-        return torch.where(torch.arange(6400).reshape(64, 100) < count, value, ref)
-
-    def rounded(_: Piece, __: object, seed: int, times: float | None) -> Tensors:
-        made.update([seed] if times is None else [])
-        count = 0 if times == AS_DECIDED else decided if times is None else 40 * (seed % 2)
-        return [otherwise(count, 5) * (1 + 1e-5)]
-
-    y = otherwise(20, value).float()
-    found = judge_outputs("normal", [y], lambda _: [ref], [ref.float()], rounded, 4, False)
-    assert (found.problem is None) == right
-    assert made == {*range(seeds)}
-
-
 def test_eagers_decisions_are_not_looked_for_where_rounding_explains_a_kernel() -> None:
     """Eager decides ten elements otherwise. That says what is allowed of others; as much as they are off here, is."""
     ref, moved = torch.linspace(1, 2, 6400, dtype=torch.float64).reshape(64, 100), list[float | None]()
