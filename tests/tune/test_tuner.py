@@ -1596,23 +1596,27 @@ def test_what_is_compiled_is_timed_though_one_call_has_no_time_for_it() -> None:
     assert few[:TOGETHER] == all_at_once[:TOGETHER] and len({*few}) == len(few) > 2 * STARTS
 
 
+class OneByOne(Farm):
+    """What is compiled is done one after the other. begun: with so many it goes on when the others are forgotten."""
+
+    def __init__(self, begun: int = 0) -> None:
+        super().__init__()
+        self.begun = begun
+
+    def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
+        rest, self.waiting = self.waiting[1:], self.waiting[:1]
+        done, self.waiting = super().take(), rest
+        return done
+
+    def forget(self) -> list[str]:
+        begun, self.waiting = self.waiting[: self.begun], self.waiting[self.begun :]
+        ids, self.waiting = super().forget(), begun
+        return ids
+
+
 def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compiled() -> None:
     """The time is up from the first: what has begun is timed, and no more. It is timed before anything is judged."""
-
-    class Slow(Farm):
-        """Compiles three at once, which are done one after the other."""
-
-        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
-            rest, self.waiting = self.waiting[1:], self.waiting[:1]
-            done, self.waiting = super().take(), rest
-            return done
-
-        def forget(self) -> list[str]:
-            begun, self.waiting = self.waiting[:2], self.waiting[2:]
-            ids, self.waiting = super().forget(), begun
-            return ids
-
-    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=Slow())
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=OneByOne(2))
     assert [source.split()[0] for source in worker.timed] == ["written", "g", "g"]
     assert tuned.stopped == "budget"
     assert tuned.best is not None and tuned.best.us == min(t.us for t in tuned.trials)
@@ -1622,27 +1626,20 @@ def test_compilers_that_take_long_are_not_waited_for_where_there_is_an_answer(mo
     """The second kernel takes a minute of a budget of eight seconds."""
     now = own_clock(monkeypatch)
 
-    class Long(Farm):
+    class Long(OneByOne):
         def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
             if (longer := min(within_s, 60.0) if wait and now[0] else 0.0) < 60.0 and now[0]:
                 now[0] += longer
                 return []
             now[0] += longer + 1.0
-            rest, self.waiting = self.waiting[1:], self.waiting[:1]
-            done, self.waiting = super().take(), rest
-            return done
+            return super().take()
 
-        def forget(self) -> list[str]:
-            begun, self.waiting = self.waiting[:2], self.waiting[2:]
-            ids, self.waiting = super().forget(), begun
-            return ids
-
-    tuned, worker = tune(budget_s=8.0, farm=Long())
+    tuned, worker = tune(budget_s=8.0, farm=Long(2))
     assert tuned.best is not None and len(worker.timed) == 1 and now[0] <= 8.0 + 2.5
 
 
-class Slowly(Farm):
-    """Whoever does not wait gets something the fourth time, and then what is one candidate. asked: how often."""
+class Slowly(OneByOne):
+    """Whoever does not wait gets something the fourth time. asked: how often."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1652,9 +1649,7 @@ class Slowly(Farm):
         self.asked += 1
         if not wait and self.asked % 4:
             return []
-        rest, self.waiting = self.waiting[1:], self.waiting[:1]
-        done, self.waiting = super().take(), rest
-        return done
+        return super().take()
 
 
 def test_while_compilers_are_at_work_judgements_are_prepared() -> None:
