@@ -39,6 +39,7 @@ from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
+from mirage_cli.tune.deadline import MOST_PREPARING, Deadline
 from mirage_cli.tune.explore import FIRST_TIMED, PATIENCE, SECURED
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS, Finals
 from mirage_cli.tune.measure import (
@@ -1686,6 +1687,14 @@ def test_what_judgements_have_still_to_evaluate_is_part_of_the_budget(
     tuned, _ = tune(budget_s=60.0, clock=lambda: takes(0.5), farm=Slowly(), preparing=preparing)
     assert tuned.best is not None and not [*answers]
     assert timed_s[0] > 20.0 and now[0] <= most_s
+
+
+def test_most_of_the_budget_is_kept_for_nothing_that_judgements_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_clock(monkeypatch)
+    deadline = Deadline(10.0, in_model=False)
+    for preparing_s, left_s in ((2.0, 8.0), (100.0, 10.0 * (1 - MOST_PREPARING))):
+        deadline.preparing_s = preparing_s
+        assert deadline.left_s == left_s
 
 
 def test_the_program_as_written_is_not_judged_before_what_is_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
