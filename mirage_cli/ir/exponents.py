@@ -44,7 +44,7 @@ def postponed(kernel: Kernel, placement: Placement) -> dict[str, float]:
 
 
 def _made_of(eqns: Mapping[str, Eqn], v: str) -> Iterator[str]:
-    """A value, and what masks leave of in it, one after the other."""
+    """A value; behind it, as long as a mask makes it of another value or -inf, that value."""
     yield v
     e = eqns.get(v)
     if e is not None and e.op == "where" and e.args[2] == -inf and isinstance(e.args[1], str):
@@ -66,7 +66,7 @@ def _factor(e: Eqn) -> float | None:
 
 
 def _exponents(eqns: Mapping[str, Eqn], loop: Loop, m: str, readers: set[str]) -> bool:
-    """Whether all that reads a value is this running maximum and exponentials of the difference, in its loop."""
+    """Whether all that reads a value beside its running maximum are exponentials of the difference, in its loop."""
     steps = {s.out for s in loop.steps if isinstance(s, Eqn)}
     others = readers - {m}
-    return m in readers and others <= steps and all(eqns[v].op == "exp_sub" and eqns[v].args[1] == m for v in others)
+    return others <= steps and all(eqns[v].op == "exp_sub" and eqns[v].args[1] == m for v in others)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_cli.ir.access import Access, atom_index, dims_of
-from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.mugraph import Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 
 Sums = frozenset[tuple[Hashable, str]]
 """The sums that a value rests on: what they are, and where they got their last digits: the kernel and the name under
@@ -28,28 +29,23 @@ def summed_twice(graph: MuGraph, named: Container[str]) -> bool:
     """
     narrow = {t.name for t in (*graph.outputs, *graph.buffers) if DTYPE_BYTES[t.dtype] < DTYPE_BYTES["float32"]}
     sums: dict[str, Sums] = {}
-    stored: dict[str, Hashable] = {}  # what buffers hold
-    numbers: dict[Hashable, Hashable] = {}  # of what is computed (value numbering)
-    names: dict[str, Hashable] = {}  # the numbers of what has a name
+    numbering = _Numbering(graph.sizes, named)
     for k in graph.kernels:
         behind = {x.out: sums.get(x.buffer, frozenset()) for x in k.loads}
-        computed: dict[str, Hashable] = {x.out: (stored.get(x.buffer, x.buffer), _unnamed(x.access)) for x in k.loads}
+        computed = {x.out: numbering.loaded(x) for x in k.loads}
         for e in k.body:
             told = OPS[e.op].compares or (OPS[e.op].shift and graph.dtype == "float32")
-            if told and _apart(*(behind.get(a, frozenset()) for a in e.args if isinstance(a, str))):
+            if told and _apart(*(behind[a] for a in e.values)):
                 return True
-            made_of = tuple(computed.get(a, a) if isinstance(a, str) else a for a in e.args)
-            how = (e.op, made_of, tuple(graph.sizes.get(a) for a in e.axes))
-            known = numbers.setdefault(how, names.get(e.out, len(numbers)))
-            computed[e.out] = names.setdefault(e.out, known) if e.out in named else known
+            what = computed[e.out] = numbering.computed(e, computed)
             under = frozenset[tuple[Hashable, str]]().union(*(behind[a] for a in e.values))
             if e.op in ("sum", "dot"):  # of parts of itself too, which are not it
-                under = {x for x in under if x[0] != computed[e.out]} | {(computed[e.out], f"{k.name} {e.out}")}
+                under = {x for x in under if x[0] != what.number} | {(what.number, f"{k.name} {e.out}")}
             behind[e.out] = frozenset(under)
         for s in k.stores:
             rounded = frozenset((what, s.buffer) for what, _ in behind[s.value])
             sums[s.buffer] = rounded if s.buffer in narrow else behind[s.value]
-        stored |= {s.buffer: computed[s.value] for s in k.stores}
+            numbering.store(s, computed[s.value])
     return False
 
 
@@ -59,7 +55,59 @@ def _apart(*values: Sums) -> bool:
     return len({what for what, _ in met}) < len(met)
 
 
-def _unnamed(access: Access) -> Access:
-    """The access with numbers for the names of axes, in order."""
-    numbers = {d: atom_index(str(n)) for n, d in enumerate(dims_of(access))}
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """The number of a value, and its axes, in an order that no name decides."""
+
+    number: Hashable
+    axes: tuple[str, ...]
+
+
+class _Numbering:
+    """Value numbering: values have one number that differ in the names of their axes alone.
+
+        G[m, n] = dot(X[m, k], X[n, k]; k),  H[m, j] = dot(X[m, k], X[j, k]; k),  N[m] = dot(X[m, k], X[m, k]; k)
+        --> G and H have one number, N another
+
+    named: as of `summed_twice`.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], named: Container[str]) -> None:
+        self.sizes, self.named = sizes, named
+        self.numbers: dict[Hashable, tuple[Hashable, tuple[int, ...]]] = {}  # with places of axes among those met
+        self.names: dict[str, _Value] = {}
+        self.stored: dict[str, Hashable] = {}  # what buffers hold
+
+    def loaded(self, x: Load) -> _Value:
+        axes = dims_of(x.access)
+        return _Value((self.stored.get(x.buffer, x.buffer), _unnamed(x.access, axes)), axes)
+
+    def store(self, s: Store, value: _Value) -> None:
+        self.stored[s.buffer] = value.number, _unnamed(s.access, value.axes)
+
+    def computed(self, e: Eqn, known: Mapping[str, _Value]) -> _Value:
+        """What an equation makes. known: its arguments."""
+        position = (e.place,) if e.place else ()
+        axes = () if position else e.axes
+        met = tuple(dict.fromkeys((*(d for a in e.values for d in known[a].axes), *dims_of(position), *axes, *e.dims)))
+        at = {d: i for i, d in enumerate(met)}
+        args = tuple(
+            (known[a].number, tuple(at[d] for d in known[a].axes)) if isinstance(a, str) else a for a in e.args
+        )
+        how = e.op, args, tuple((at[d], self.sizes.get(d)) for d in axes), _unnamed(position, met)
+        own = _Value(len(self.numbers), tuple(d for d in met if d in e.dims))
+        earlier = self.names.get(e.out, own)
+        if {*earlier.axes} != {*own.axes}:
+            earlier = replace(own, number=earlier.number)
+        number, places = self.numbers.setdefault(how, (earlier.number, tuple(at[d] for d in earlier.axes)))
+        made = _Value(number, tuple(met[i] for i in places))
+        if e.out not in self.named:
+            return made
+        self.names.setdefault(e.out, made)
+        return made if earlier is own else earlier
+
+
+def _unnamed(access: Access, axes: Sequence[str]) -> Access:
+    """The access with the places of axes among these for their names."""
+    numbers = {d: atom_index(str(n)) for n, d in enumerate(axes)}
     return tuple(i.within(numbers) for i in access)

@@ -38,7 +38,7 @@ class Integers:
         """Whether a sum, difference or product of integers may be beyond 32 bits. Elsewhere an evaluation in 64 bits is
         one in 32."""
         row = OPS[op]
-        if row.whole is None or row.integers or any(self.type_of(a) != "int" for a in args):
+        if row.whole is None or any(self.type_of(a) != "int" for a in args):
             return False
         b = self.scope.builder
         known = positions(b.known.values(), self.scope.sizes)

@@ -74,9 +74,8 @@ class Judge:
             return False
         self.unprepared = self.worker.prepare_judging(self.task.contracted)
         self.prepared_s.append(time.monotonic() - start)
-        again = (
-            len(self.prepared_s) if self.unprepared is None else self.unprepared
-        )  # what is not held is evaluated anew
+        # where there is no more room, what is not held is evaluated anew
+        again = len(self.prepared_s) if self.unprepared is None else self.unprepared
         self.deadline.preparing_s = again * statistics.fmean(self.prepared_s)
         return self.unprepared is not None
 

@@ -531,8 +531,8 @@ class _Output:
         return own
 
     def explain_overflows(self, tolerance: float) -> int:
-        """How many infinities and NaNs are what rounding gives. Evaluations of a piece are made until they explain all,
-        or less than half of what is no number where float64 has one: then there are none of the pieces behind it."""
+        """How many infinities and NaNs are what rounding gives. Evaluations of a piece end when they explain all of
+        them, or when `FEW` leave more than half unexplained: then none is made of the pieces behind it."""
         explained = 0
         for piece, y, e, part in self.parts() if self.ranged is not None else ():
             wrong = ~torch.isfinite(y) & torch.isfinite(part.ref) & ~self.excusable(piece, y, e)

@@ -100,6 +100,7 @@ def scored(scores: str) -> MuGraph:
         ("L[q, s] = mul(a, 1/8)", 0.125),
         ("L[q, s] = div(a, 8)", 0.125),
         ("b[q, s] = mul(a, 3/10) | i[s] = index(s) | c[s] = lt(i, 100) | L[q, s] = where(c, b, -inf)", 0.3),
+        ("b[q, s] = mul(a, 1/8) | c[q, s] = gt(a, 1) | L[q, s] = where(c, b, -inf)", 0.125),
     ],
 )
 def test_a_factor_of_scores_is_one_of_their_maximum_and_exponents(scores: str, factor: float) -> None:
@@ -108,6 +109,7 @@ def test_a_factor_of_scores_is_one_of_their_maximum_and_exponents(scores: str, f
     lines = [line for line in body.splitlines() if f" * {factor}" in line]
     assert lines
     assert all("running maximum" in line for line in lines), "no element of a block is multiplied by it"
+    assert (re.search(r"L = tl\.where\(.*, b, float\(", body) is not None) == ("where" in scores)
     exponents = re.findall(r"tl\.exp2\(\w+ \* (\S+) - m_shift", body)
     assert exponents
     assert [float(n) for n in exponents] == pytest.approx([factor * math.log2(math.e)] * len(exponents))
@@ -117,10 +119,17 @@ def test_a_factor_of_scores_is_one_of_their_maximum_and_exponents(scores: str, f
     "scores",
     [
         "L[q, s] = mul(a, -1/8)",  # which would make a minimum of the maximum
+        "L[q, s] = mul(a, inf)",
+        "L[q, s] = div(8, a)",
+        "L[q, s] = add(a, 8)",
         "b[q, s] = mul(a, 1/8) | L[q, s] = tanh(b)",
         "b[q, s] = mul(a, 1/8) | L[q, s] = add(b, a)",
         "L[q, s] = mul(a, 1/8) | store S[q, s] = L",
         "b[q, s] = mul(a, 1/8) | c[q, s] = gt(b, 1) | L[q, s] = where(c, b, -inf)",
+        "b[q, s] = mul(a, 1/8) | c[q, s] = gt(a, 1) | L[q, s] = where(c, b, 0)",
+        "u[q] = sum(Q; d) | b[q] = mul(u, 1/8) | c[q, s] = gt(a, 1) | L[q, s] = where(c, b, -inf)",  # before the loop
+        "i[s] = index(s) | b[s] = mul(i, 3) | c[q, s] = gt(a, 1) | L[q, s] = where(c, b, -inf)",  # may wrap around
+        "L[q, s] = mul(a, 1/8) | n[q] = max(a; s) | r[q, s] = exp_sub(L, n) | z[q] = sum(r; s) | store Z[q] = z",
     ],
 )
 def test_scores_of_which_more_is_made_are_multiplied(scores: str) -> None:

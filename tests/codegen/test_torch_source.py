@@ -393,6 +393,37 @@ def test_integers_of_32_bits_wrap_around_before_they_are_compared(seed: int) -> 
         assert np.array_equal(kept.numpy(), c > -1717986918)
 
 
+OF_SIZES = {"W": "drawn: bits", "B": "below: 8", "Y": ""}
+
+
+@pytest.mark.parametrize(
+    ("made", "wraps"),
+    [
+        ("W * 3", True),
+        ("(W ^ 1) * 3", True),
+        ("(W >> 28) * 3", False),
+        ("(B | 8) * 100000000", False),
+        ("(B | 8) * 200000000", True),
+        ("((B - 9) ^ 1) * 200", True),  # bits of what is below 0
+        ("Y * Y", True),
+        ("Y + Y", False),
+    ],
+)
+def test_integers_wrap_around_where_they_may_leave_32_bits(made: str, wraps: bool) -> None:
+    """W says that it has all bits, B that it has three. What says nothing of its size is taken for 24."""
+    (name,) = {*made} & {*OF_SIZES}
+    spec = f"""
+name: small
+dims: {{n: 8}}
+inputs: {{{name}: {{dims: [n], dtype: int32, {OF_SIZES[name]}}}}}
+program: |
+  O = {made}
+outputs: {{O: {{dims: [n], dtype: int32}}}}
+"""
+    last = parse_spec(spec).at().eqns[-1]
+    assert (last.op == "shift_left") is wraps, last
+
+
 def test_integers_that_stay_within_32_bits_are_not_wrapped() -> None:
     """A product that cannot reach 32 bits is one product, and so is that of a length that says nothing of its size."""
     text = HASH.replace("drawn: bits", "below: 8").replace("-2048144789", "16").replace("1664525", "3")

@@ -114,3 +114,6 @@ def test_a_few_plans_near_the_best_are_found_whatever_it_takes(monkeypatch: pyte
     near = [c for c in found.candidates if c.predicted_us < 1.1 * found.candidates[0].predicted_us]
     assert len(near) >= generator.FEW
     assert found.pruned["plans that are much slower"]
+    monkeypatch.setattr(generator, "FEW", 1000)
+    once = search(of, H200, bounds=Bounds(widening=1))
+    assert (once.enumerated, once.pruned) == (found.enumerated, found.pruned), "it widens once"

@@ -393,6 +393,7 @@ def test_loops_that_data_end_are_tried_in_chunks_and_priced_as_they_were_measure
         ("b, m + T{v}[b]", ("m",)),
         ("y, (x - T{v}[q] + 1)%2048", ("x",)),
         ("T{v}[q], (x - T{v}[q])%64, k", ("x", "k")),
+        ("2*((x - T{v}[q])%64), k", ("k",)),
         ("b, 2*m + T{v}[b]", ()),
         ("b, m + T{v}[b, m]", ()),
         ("m, k", ("m", "k")),

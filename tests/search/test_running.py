@@ -21,6 +21,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.running import block_of, in_scans
 from mirage_cli.ir.scans import Scan, by_scans, scanned
+from mirage_cli.ir.schedule import whole_blocks
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.predicting import judge_small
 from mirage_cli.pipeline.searching import Options, Plan, search_program
@@ -146,6 +147,28 @@ def judged(text: str, interpreter: Interpreter, long: int = running.LONG) -> lis
 def test_kernels_with_scans_are_right(program: str, size: int, output: str, interpreter: Interpreter) -> None:
     best, *_ = judged(written(program, size, output), interpreter)
     assert any(isinstance(e, Scan) for k in best.kernels for e in scanned(k).body)
+
+
+@pytest.mark.parametrize(("r", "blocks"), [(8, {"r": 8, "t": 8}), (4, {"r": 4, "t": 8})])
+def test_what_is_no_scan_has_blocks_of_its_own_sizes(r: int, blocks: dict[str, int]) -> None:
+    """Its two axes are not as long as each other."""
+    text = f"""
+mugraph prefixes float16
+dims r={r} t=8
+input G f32[r]
+output C f32[t]
+
+kernel k0 generated r:tile t:tile
+  G = load G[r]
+  i[r] = index(r)
+  j[t] = index(t)
+  m[r, t] = le(i, j)
+  w[r, t] = where(m, G, 0)
+  C[t] = sum(w; r)
+  store C[t] = C
+"""
+    (kernel,) = parse_mugraph(text.lstrip()).kernels
+    assert whole_blocks(kernel, {"r": r, "t": 8}) == blocks
 
 
 def test_a_scan_beside_a_product_of_few_rows_has_one_block(interpreter: Interpreter) -> None:

@@ -171,6 +171,44 @@ def test_what_is_ranked_is_one_sum(kernels: str, twice: bool) -> None:
     assert summed_twice(parse_mugraph(RANK.lstrip() + kernels), {"l"}) is twice
 
 
+NORMS = """
+mugraph nearer float32
+dims m=64 k=64 n=64
+input X f32[m, k]
+output O f32[m, n]
+
+kernel k0 generated m:grid k:tile n:grid
+  X = load X[m, k]
+  x = load X[n, k]
+  G[m, n] = dot(X, x; k)
+  N[m] = dot(X, X; k)
+  t0[m, n] = gt(G, N)
+  O[m, n] = where(t0, G, 0)
+  store O[m, n] = O
+"""
+GRAM_TWICE = """
+mugraph symmetric float32
+dims m=64 k=64 n=64
+input X f32[m, k]
+output O f32[m, n]
+
+kernel k0 generated m:grid k:tile n:grid
+  X = load X[m, k]
+  x = load X[n, k]
+  G[m, n] = dot(X, x; k)
+  H[m, n] = dot(x, X; k)
+  t0[m, n] = gt(G, H)
+  O[m, n] = where(t0, G, 0)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize(("graph", "twice"), [(NORMS, False), (GRAM_TWICE, True)], ids=["norms", "exchanged"])
+def test_sums_along_other_axes_are_other_sums(graph: str, twice: bool) -> None:
+    """X[m, k] X[n, k] and X[m, k] X[m, k] differ in more than names; X[n, k] X[m, k] does not."""
+    assert summed_twice(parse_mugraph(graph.lstrip()), {"G", "N", "H"}) is twice
+
+
 def test_blocks_are_ranked_by_one_sum() -> None:
     """Means of keys are stored rounded, as products take them: no rank compares them with such that are not."""
     spec = """

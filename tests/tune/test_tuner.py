@@ -39,6 +39,7 @@ from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
+from mirage_cli.tune.deadline import MOST_PREPARING, Deadline
 from mirage_cli.tune.explore import FIRST_TIMED, PATIENCE, SECURED
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS, Finals
 from mirage_cli.tune.measure import (
@@ -1596,23 +1597,27 @@ def test_what_is_compiled_is_timed_though_one_call_has_no_time_for_it() -> None:
     assert few[:TOGETHER] == all_at_once[:TOGETHER] and len({*few}) == len(few) > 2 * STARTS
 
 
+class OneByOne(Farm):
+    """What is compiled is done one after the other. begun: with so many it goes on when the others are forgotten."""
+
+    def __init__(self, begun: int = 0) -> None:
+        super().__init__()
+        self.begun = begun
+
+    def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
+        rest, self.waiting = self.waiting[1:], self.waiting[:1]
+        done, self.waiting = super().take(), rest
+        return done
+
+    def forget(self) -> list[str]:
+        begun, self.waiting = self.waiting[: self.begun], self.waiting[self.begun :]
+        ids, self.waiting = super().forget(), begun
+        return ids
+
+
 def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compiled() -> None:
     """The time is up from the first: what has begun is timed, and no more. It is timed before anything is judged."""
-
-    class Slow(Farm):
-        """Compiles three at once, which are done one after the other."""
-
-        def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
-            rest, self.waiting = self.waiting[1:], self.waiting[:1]
-            done, self.waiting = super().take(), rest
-            return done
-
-        def forget(self) -> list[str]:
-            begun, self.waiting = self.waiting[:2], self.waiting[2:]
-            ids, self.waiting = super().forget(), begun
-            return ids
-
-    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=Slow())
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=OneByOne(2))
     assert [source.split()[0] for source in worker.timed] == ["written", "g", "g"]
     assert tuned.stopped == "budget"
     assert tuned.best is not None and tuned.best.us == min(t.us for t in tuned.trials)
@@ -1622,27 +1627,20 @@ def test_compilers_that_take_long_are_not_waited_for_where_there_is_an_answer(mo
     """The second kernel takes a minute of a budget of eight seconds."""
     now = own_clock(monkeypatch)
 
-    class Long(Farm):
+    class Long(OneByOne):
         def take(self, wait: bool = True, within_s: float = math.inf) -> list[tuple[str, Any]]:
             if (longer := min(within_s, 60.0) if wait and now[0] else 0.0) < 60.0 and now[0]:
                 now[0] += longer
                 return []
             now[0] += longer + 1.0
-            rest, self.waiting = self.waiting[1:], self.waiting[:1]
-            done, self.waiting = super().take(), rest
-            return done
+            return super().take()
 
-        def forget(self) -> list[str]:
-            begun, self.waiting = self.waiting[:2], self.waiting[2:]
-            ids, self.waiting = super().forget(), begun
-            return ids
-
-    tuned, worker = tune(budget_s=8.0, farm=Long())
+    tuned, worker = tune(budget_s=8.0, farm=Long(2))
     assert tuned.best is not None and len(worker.timed) == 1 and now[0] <= 8.0 + 2.5
 
 
-class Slowly(Farm):
-    """Whoever does not wait gets something the fourth time, and then what is one candidate. asked: how often."""
+class Slowly(OneByOne):
+    """Whoever does not wait gets something the fourth time. asked: how often."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1652,9 +1650,7 @@ class Slowly(Farm):
         self.asked += 1
         if not wait and self.asked % 4:
             return []
-        rest, self.waiting = self.waiting[1:], self.waiting[:1]
-        done, self.waiting = super().take(), rest
-        return done
+        return super().take()
 
 
 def test_while_compilers_are_at_work_judgements_are_prepared() -> None:
@@ -1691,6 +1687,14 @@ def test_what_judgements_have_still_to_evaluate_is_part_of_the_budget(
     tuned, _ = tune(budget_s=60.0, clock=lambda: takes(0.5), farm=Slowly(), preparing=preparing)
     assert tuned.best is not None and not [*answers]
     assert timed_s[0] > 20.0 and now[0] <= most_s
+
+
+def test_most_of_the_budget_is_kept_for_nothing_that_judgements_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_clock(monkeypatch)
+    deadline = Deadline(10.0, in_model=False)
+    for preparing_s, left_s in ((2.0, 8.0), (100.0, 10.0 * (1 - MOST_PREPARING))):
+        deadline.preparing_s = preparing_s
+        assert deadline.left_s == left_s
 
 
 def test_the_program_as_written_is_not_judged_before_what_is_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
