@@ -206,9 +206,11 @@ def _longest_together(q: Eqn, sizes: Mapping[str, int]) -> str | None:
 
 
 def _summed_by_elements(kernel: Kernel) -> set[str]:
-    """Summed axes of products that multiply no two matrices: the taps of a depthwise convolution, of which a block
-    would be summed across threads."""
-    return {a for m, n, summed in kernel.products if not m or not n for a in summed}
+    """Summed axes of products that multiply no two matrices, and of sums of what elements of two values give: the taps
+    of a depthwise convolution, of which a block would be summed across threads."""
+    pairs = {q.out for q in kernel.body if len(q.values) > 1 and not q.axes}
+    sums = {a for q in kernel.body if q.op == "sum" and q.args[0] in pairs for a in q.axes}
+    return sums | {a for m, n, summed in kernel.products if not m or not n for a in summed}
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

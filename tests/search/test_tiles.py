@@ -14,7 +14,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, exchanged
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search import tiles
+from mirage_cli.search import roles, tiles
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.generator import search
 from mirage_cli.search.tiles import tile_options
@@ -218,6 +218,29 @@ def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and
     assert tiles[axes[-1]] >= 32
     small = {"b": 2, "c": 37, "t": 41}
     check(best.graph.resized({**best.graph.sizes, **small}), best.schedule, p.resized({**p.sizes, **small}))
+
+
+WINDOWS = """\
+mugraph windows float16
+dims b=32 c=480 i=5 j=5 x=28 y=28
+input X f16[b, y, x, c]
+input W f16[i, j, c]
+output O f16[b, y, x, c]
+
+kernel k0 generated b:grid y:grid x:grid c:grid i:tile j:tile
+  X = load X[b, i + y - 2, j + x - 2, c]
+  W = load W[i, j, c]
+  t[b, y, x, c, i, j] = mul(X, W)
+  O[b, y, x, c] = sum(t; i, j)
+  store O[b, y, x, c] = O
+"""
+
+
+def test_windows_that_are_summed_by_elements_may_be_walked() -> None:
+    """A block of 5 x 5 taps is one of 8 x 8: it loads 64 elements for 25 that count, and sums them across threads."""
+    graph = parse_mugraph(WINDOWS)
+    choices = [dict(c) for c in roles._choices_of_roles(graph.kernels[0], graph.sizes, ()) if isinstance(c, tuple)]
+    assert {"tile", "loop"} == {c["i"] for c in choices} == {c["j"] for c in choices}
 
 
 COLOURS = """
