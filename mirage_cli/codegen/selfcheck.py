@@ -41,6 +41,7 @@ def check(
     them.
     """
     program = Reference(eager, stepwise, precision, blocks=blocks)
+    cut = cut and cut.on(device)
     if device.type == "cpu":
         add_by_halves()
     found: list[Judgement] = []

@@ -70,7 +70,7 @@ class Rank(Bench):
         super().__init__(device, 1.0, folder, _silent)
         self.number, self.task = number, task
         self.problem = task.problem
-        self.cut = yardstick.Cut(*task.problem.cut) if task.problem.cut else None
+        self.cut = self.cut_of(task.problem)
         self.functions = {f: self.function(f) for f in (*task.steps, task.one) if isinstance(f, File)}
 
     def function(self, f: File) -> Callable[..., Any]:

@@ -190,8 +190,6 @@ class Setting:
 
     def set_problem(self, problem: Problem) -> bool:
         self.problem = problem
-        self.cut = yardstick.Cut(*problem.cut) if problem.cut else None
-        self.pieces = yardstick.pieces_of(self.cut)
         self.lies = None if problem.lies is None else [Lies(*x) for x in problem.lies]
         self.expected = []
         self.cases.clear()
@@ -200,6 +198,8 @@ class Setting:
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
+        self.cut = self.cut_of(problem)
+        self.pieces = yardstick.pieces_of(self.cut)
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
             reference = self.reference()
@@ -208,6 +208,10 @@ class Setting:
                 case.exact(self.pieces[0])
         self.synchronize()
         return True
+
+    def cut_of(self, problem: Problem) -> yardstick.Cut | None:
+        """Along which a problem is judged here, in pieces that this device has room for."""
+        return yardstick.Cut(*problem.cut).on(self.device) if problem.cut else None
 
     def inputs_of(self, i: int, contracted: int, anew: bool = False) -> Tensors:
         """Inputs of the yardstick's distribution number i. anew: others than else."""

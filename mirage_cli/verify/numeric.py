@@ -86,7 +86,7 @@ def judge(
     allowed = program.tolerance if tolerance is None else tolerance
     terms = longest_sum(program)
     fields = independent_axis(program) if reference is None else None
-    cut = Cut(*fields) if fields else None
+    cut = Cut(*fields).on(where) if fields else None
     lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
 
     primitive = lower(program.apart())

@@ -42,7 +42,18 @@ none."""
 # -- pieces
 
 PIECE_BYTES = 1 << 30
-"""About what the float64 values of one piece take."""
+"""About what the float64 values of one piece take, and the least on a GPU."""
+PIECE_OF_ALL, PIECE_OF_FREE = 32, 8
+"""On a GPU, one of so many equal parts of its memory, and of what is free of it, where that is less. What is evaluated
+takes the more launches, the smaller the pieces are."""
+
+
+def piece_bytes(device: torch.device) -> int:
+    """What a piece takes on this device."""
+    if device.type != "cuda":
+        return PIECE_BYTES
+    free, total = torch.cuda.mem_get_info(device)
+    return max(PIECE_BYTES, min(total // PIECE_OF_ALL, free // PIECE_OF_FREE))
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,18 @@ class Cut:
     """An axis at whose positions a program computes independently of one another, so that it can be judged in pieces.
 
     inputs, outputs: where each has the axis; None where an input lacks it. length: of the axis. position_bytes: what a
-    float64 evaluation holds for one position.
+    float64 evaluation holds for one position. piece_bytes: for one piece; None: `PIECE_BYTES`.
     """
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     length: int
     position_bytes: int
+    piece_bytes: int | None = None
+
+    def on(self, device: torch.device) -> Cut:
+        """In pieces as large as this device has room for."""
+        return replace(self, piece_bytes=piece_bytes(device))
 
 
 @dataclass(frozen=True)
@@ -111,7 +127,7 @@ def in_blocks(
 
 
 def pieces_of(cut: Cut | None) -> list[Piece]:
-    """Pieces of about `PIECE_BYTES`; one, the whole, where all is no more or there is no cut."""
+    """Pieces of about the cut's `piece_bytes`; one, the whole, where all is no more or there is no cut."""
     if cut is None or (step := step_of(cut)) >= cut.length:
         return [Piece()]
     return [Piece(cut, range(at, min(at + step, cut.length))) for at in range(0, cut.length, step)]
@@ -132,7 +148,7 @@ def pieces_with(positions: Sequence[int], pieces: Sequence[Piece]) -> list[Piece
 
 def step_of(cut: Cut) -> int:
     """The positions of a piece."""
-    return max(1, PIECE_BYTES // cut.position_bytes)
+    return max(1, (cut.piece_bytes or PIECE_BYTES) // cut.position_bytes)
 
 
 # -- judgement

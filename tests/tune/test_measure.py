@@ -242,7 +242,7 @@ def test_a_call_that_reads_what_it_changes_is_judged_on_the_data_that_were_drawn
 
 def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its float64 values no more than a piece is made at a time, and every piece counts."""
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(yardstick, "piece_bytes", lambda device: 1000 if device.type == "cpu" else 0)
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     setting.set_problem(replace(DOUBLING, cut=((0,), (0,), ELEMENTS, 1)))
     setting.room_bytes = 0

@@ -41,6 +41,7 @@ from mirage_cli.verify.yardstick import (
     error_of,
     judge_outputs,
     pieces_of,
+    pieces_with,
 )
 
 DIMS = (("h", 2), ("q", 17), ("s", 33), ("d", 16), ("e", 8))
@@ -687,6 +688,22 @@ def test_the_error_follows_from_distances(dtype: torch.dtype, put: tuple[Any, ..
     found = error(y, ref)
     assert found.norm == pytest.approx(norms[0] / norms[1], rel=1e-12, nan_ok=True)
     assert found.row == pytest.approx(float((wrong.amax(-1) / size.amax(-1)).amax()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("device", "free_gib", "positions"), [("cuda", 128, 80), ("cuda", 24, 60), ("cuda", 2, 20), ("cpu", 128, 20)]
+)
+def test_pieces_are_as_large_as_a_device_has_room_for(
+    device: str, free_gib: int, positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib << 30, 128 << 30))
+    cut = Cut((0,), (0,), 120, PIECE_BYTES // 20).on(torch.device(device))
+    pieces = pieces_of(cut)
+    assert [len(piece.positions or ()) for piece in pieces] == [
+        min(positions, 120 - at) for at in range(0, 120, positions)
+    ]
+    some = tuple(range(0, 120, 3))
+    assert pieces_with(some, pieces) == [Piece(cut, some[at : at + positions]) for at in range(0, len(some), positions)]
 
 
 def test_rows_that_are_cut_are_measured_whole() -> None:
