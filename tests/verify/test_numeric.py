@@ -27,7 +27,7 @@ from mirage_cli.verify.float64 import called64, reference64
 from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
-from mirage_cli.verify.rounding import RoundEveryResult, in_float64
+from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
     PIECE_BYTES,
@@ -397,6 +397,93 @@ def test_rounding_every_result_keeps_the_range_and_drops_the_precision() -> None
     with RoundEveryResult(torch.float16):
         y = x * (1 + 2**-14)
     assert y.tolist() == [1.0, float(torch.tensor(1e10 / 2**30).half()) * 2**30, math.inf, 0.0]
+
+
+AWKWARD = (0.0, -0.0, math.inf, -math.inf, 1.0, -1.5, 65519.9, 1e-310, 1.7e308, -3e-45, 2e-41, 1.1754943508222875e-38)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("by_chance", [False, True])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_result_is_rounded_to_a_multiple_of_a_unit(dtype: torch.dtype, by_chance: bool, flushed: bool) -> None:
+    """As Python rounds it, with the same draws."""
+    finfo, g = torch.finfo(dtype), torch.Generator().manual_seed(7)
+    x = torch.cat([torch.tensor(AWKWARD, dtype=torch.float64), torch.randn(500, generator=g, dtype=torch.float64)])
+    least = finfo.tiny if flushed else 0.0
+    mode = RoundEveryResult(dtype, by_chance, 0, least)
+    draws = torch.empty_like(x).uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(0))
+    wanted: list[float] = []
+    for value, draw_of_it in zip(x.tolist(), draws.tolist(), strict=True):
+        exponent = max(math.frexp(value)[1] - 1, -1022)
+        unit = max(2.0 ** (exponent + 1 - mode.bits), least)
+        scaled = value / unit
+        if math.isfinite(value):
+            scaled = math.copysign(round(scaled + draw_of_it if by_chance else scaled), scaled or value)
+        wanted.append(scaled * unit)
+    found = mode.rounded(x)
+    assert found.tolist() == wanted
+    assert by_chance or torch.equal(found.signbit(), x.signbit())
+    assert bool(mode.rounded(torch.full((1,), math.nan, dtype=torch.float64)).isnan())
+
+
+def test_what_a_type_holds_is_not_moved_and_all_else_is() -> None:
+    x = torch.tensor([0.0, 1.0, -1.5, math.inf, 255 / 128, 257 / 256, 65504.0, -1e-45], dtype=torch.float64)
+    mode = MoveEveryResult(torch.bfloat16, False, 1, 4.0)
+    moved = mode.rounded(x)
+    assert (moved == x).tolist() == [True, True, True, True, True, False, False, False]
+    off = (moved - x).abs()[5:]
+    assert bool((off <= 2 * torch.finfo(torch.bfloat16).eps * x.abs().clamp_min(mode.least)[5:]).all())
+
+
+@pytest.mark.parametrize(
+    ("mode", "most"),
+    [
+        (RoundEveryResult(torch.bfloat16), 6),
+        (RoundEveryResult(torch.bfloat16, False, 1), 8),
+        (RoundEveryResult(torch.bfloat16, False, 1, torch.finfo(torch.bfloat16).tiny), 11),
+        (MoveEveryResult(torch.bfloat16, False, 1, 4.0), 10),
+        (RangeOfEveryResult(torch.float32), 4),
+    ],
+    ids=["to nearest", "by chance", "flushed", "moved", "in range"],
+)
+def test_what_an_evaluation_adds_to_an_operation_are_a_few(mode: TorchDispatchMode, most: int) -> None:
+    """A GPU launches each by itself, and reads and writes all of the result."""
+
+    class Launches(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += not (func.is_view or func.overloadpacket == torch.ops.aten.empty)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.linspace(1, 2, 8, dtype=torch.float64)
+    with Launches() as launches, mode:
+        x * x
+    assert launches.count - 1 == most
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, 2])
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_a_softmax_is_evaluated_over_the_last_axis(function: Callable[..., torch.Tensor], axis: int) -> None:
+    """Over others, PyTorch's is slow on a GPU. It is the same softmax."""
+
+    class Axes(TorchDispatchMode):
+        seen = ()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "softmax" in str(func):
+                self.seen = (*self.seen, args[1] % 3)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for mode in (RoundEveryResult(torch.float32), RangeOfEveryResult(torch.float32)):
+        with Axes() as axes, mode:
+            y = function(x, dim=axis)
+        assert axes.seen == (2,)
+        assert y.is_contiguous()
+        assert (y - function(x, dim=axis)).abs().amax() < 4e-7
+    with RoundEveryResult(torch.float32):
+        assert function(torch.tensor(2.0, dtype=torch.float64), dim=0) == function(torch.tensor(2.0), dim=0)
 
 
 def test_what_fused_operations_return_is_rounded_too() -> None:
