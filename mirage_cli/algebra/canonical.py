@@ -15,8 +15,9 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from fractions import Fraction
-from typing import Any, Concatenate, ParamSpec  # what an atom is made of, which differs by kind
+from typing import Any, Concatenate, ParamSpec, Self  # what an atom is made of, which differs by kind
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
 from mirage_cli.ir.access_text import parse_index, substitution
@@ -147,6 +148,14 @@ class Algebra:
         self.axes: set[str] = set()
         self.sizes: dict[str, int] = {}
         self.zero, self.one = self._form({}), self._form({(): ONE})
+
+    def copy(self) -> Self:
+        """An algebra with the same forms, which makes others for itself."""
+        found = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | set):
+                setattr(found, name, copy(value))
+        return found
 
     # -- construction
 

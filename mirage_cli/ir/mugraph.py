@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
@@ -103,7 +102,7 @@ class Kernel:
 
     def with_role(self, *roles: Role) -> tuple[str, ...]:
         """The dimensions that have one of these roles, in order."""
-        return tuple(d for d, r in self.roles if r in roles)
+        return tuple([d for d, r in self.roles if r in roles])
 
     def with_role_of(self, roles: tuple[Role, ...]) -> Kernel:
         """The same kernel with other roles for its dimensions, in their order."""
@@ -174,8 +173,9 @@ class Kernel:
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes that are M, N or K of some product of two matrices. With a vector, the matrix units multiply nothing."""
-        sides = ((*x, *(prod(sizes[d] for d in side) for side in x[:2])) for x in self.products)
-        return frozenset(d for m, n, k, rows, columns in sides if rows > 1 < columns for d in m | n | k)
+        long = {d for sides in self.products for side in sides[:2] for d in side if sizes[d] > 1}
+        both = (m | n | k for m, n, k in self.products if not (long.isdisjoint(m) or long.isdisjoint(n)))
+        return frozenset[str]().union(*both)
 
     @cached_property
     def value_dims(self) -> Mapping[str, tuple[str, ...]]:
@@ -244,10 +244,14 @@ class MuGraph:
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis of a tensor that is read or written, with the index it is read or written by."""
+        return iter(self._accesses)
+
+    @cached_property
+    def _accesses(self) -> tuple[tuple[str, Index], ...]:
         tensors = self.tensors()
         dims = {name: t.dims for name, t in tensors.items()}
         moves = (x for k in self.kernels for x in (*k.loads, *k.stores))
-        return (use for x in moves for use in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
+        return tuple(use for x in moves for use in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""

@@ -567,7 +567,7 @@ def read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each element read once, but for what no loop visits."""
     read: dict[BufferPart, Array] = {}
     accesses: dict[tuple[str, Access], None] = {}
-    element_bytes = dict(x.m.element_bytes)
+    element_bytes = x.m.bytes_of_buffers
     for w in x.m.segments:
         for y in w.loads:
             whole = prod(x.sizes[a] for a in y.axes) * _bytes_once(x, y)
@@ -583,7 +583,7 @@ def read_bytes(x: Launch) -> Array:
 
 def _bytes_once(x: Launch, y: Loaded) -> float:
     """Of each position of a load, in the mean: `bytes_once`."""
-    return bytes_once(y.access, y.element_bytes, dict(x.m.element_bytes)[y.part.buffer], x.sizes, x.target.l2_bytes)
+    return bytes_once(y.access, y.element_bytes, x.m.bytes_of_buffers[y.part.buffer], x.sizes, x.target.l2_bytes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:

@@ -189,6 +189,7 @@ class Space:
         self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
         self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
         self.written_down: dict[Expansion, Written | InexpressibleError] = {}
+        self.recomputing: dict[Expansion, bool] = {}
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
@@ -279,6 +280,12 @@ class Space:
         if isinstance(found, InexpressibleError):
             raise found.with_traceback(None)
         return found
+
+    def recomputes(self, e: Expansion) -> bool:
+        """`Expansion.recomputes_product`, worked out once."""
+        if e not in self.recomputing:
+            self.recomputing[e] = e.recomputes_product(self.d.nodes)
+        return self.recomputing[e]
 
     def enlarges(self, node: Node) -> bool:
         """Whether a product takes an operand of the program's without its small coefficient, other than an input."""

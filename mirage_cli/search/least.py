@@ -82,7 +82,7 @@ class LeastWork:
 
     def expansion_us(self, e: Expansion) -> float:
         """A lower bound for the kernels of an expansion; infinite if it has none."""
-        if e.recomputes_product(self.d.nodes):
+        if self.space.recomputes(e):
             return math.inf
         try:
             written = self.space.written(e)

@@ -8,7 +8,7 @@ element in between is not: the compiler has a few elements of it at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mirage_cli.ir.mugraph import Kernel
@@ -131,16 +131,25 @@ def _moments(segment: Straight | Loop, through: set[str], behind: set[str], load
     eqns = [s for s in segment.steps if isinstance(s, Eqn)]
     here = {s.out for s in segment.steps}
     made = set[str]()
-    yield from ({v} | through if loop else {v} for v in sorted(loads & here))
-    for i, e in enumerate(eqns):
-        made |= {*e.values} & loads & here  # loaded where it is first used
+    loaded = loads & here
+    yield from ({v} | through if loop else {v} for v in sorted(loaded))
+    afterwards = _used_behind(eqns, {s.value for s in segment.stores} | (set[str]() if loop else behind))
+    for e, after in zip(eqns, afterwards, strict=True):
+        made |= loaded.intersection(e.values)  # loaded where it is first used
         if OPS[e.op].kind in ("reduction", "contraction"):
-            after = {v for x in eqns[i + 1 :] for v in x.values} | {s.value for s in segment.stores}
-            after |= set[str]() if loop else behind
             taken = {*e.values} if e.op == "dot" else set[str]()
             yield (through if loop else through & (after | taken)) | (made & (after | taken)) | accumulators | {e.out}
         made.add(e.out)
     yield (through if loop else through & behind) | accumulators
+
+
+def _used_behind(eqns: Sequence[Eqn], last: set[str]) -> list[set[str]]:
+    """What is used behind each equation. last: behind all of them."""
+    found: list[set[str]] = []
+    for e in reversed(eqns):
+        found.append(last)
+        last = last.union(e.values)
+    return found[::-1]
 
 
 def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, ...]]:
@@ -153,9 +162,12 @@ def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, 
     return [tuple(d for d in order if d in space) for space in sums]
 
 
-def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def axes_beside(axes: Collection[str], spaces: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     """Those of the largest of these spaces that has the axes, and others."""
-    beside = [tuple(d for d in s if d not in axes) for s in spaces if axes and {*axes} < {*s}]
+    if not spaces or not axes:
+        return ()
+    own = {*axes}
+    beside = [tuple(d for d in s if d not in own) for s in spaces if own < {*s}]
     return max(beside, key=len, default=())
 
 

@@ -95,7 +95,7 @@ def implementations(
     except InexpressibleError as error:
         yield error
         return
-    if e.recomputes_product(d.nodes):
+    if space.recomputes(e):
         yield InexpressibleError("a product that is there but for a factor")
         return
     base = _kernel(d, e, written)

@@ -77,7 +77,7 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
     batched = any(d in p.batch for p in m.multiplied)  # beside another product, of which it is a row
     single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
-    beside = d in m.grid and any(d in side and len(side) > 1 for side in _sides(m))
+    beside = d in m.grid and any(d in side and len(side) > 1 for side in m.sides)
     if beside and size < MIN_DOT:
         single = [1, top]  # of which a block may have all, beside another axis of the side
     if walked and any(d in p.summed and len(p.summed) > 1 for p in m.multiplied):
@@ -99,16 +99,11 @@ def least_tile(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     return MIN_COLUMNS if alone and sizes[d] <= MIN_COLUMNS and d in m.from_bytes else MIN_DOT
 
 
-def _sides(m: Model) -> set[frozenset[str]]:
-    """The axes of either side of products."""
-    return {side for p in m.multiplied for side in (p.left, p.right)}
-
-
 def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
     least of all products."""
-    sides = {side for side in _sides(m) if d in side}
-    whole = whole_blocks(m.kernel, sizes)
+    sides = [side for side in m.sides if d in side]
+    whole = whole_blocks(m.kernel, sizes) if m.whole and sides else {}
     return min((prod(whole[a] for a in side if a in whole) for side in sides), default=1)
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
@@ -23,6 +23,7 @@ from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, he
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
+T = TypeVar("T")
 Axes = tuple[str, ...]
 NO_VALUES = frozenset[str]()
 SCANNED = 8.0
@@ -155,7 +156,7 @@ class Model:
 
     @cached_property
     def at_once(self) -> Held:
-        return held_at_once(self.placed, self.placement, dict(self.element_bytes), self.exact, self.added)
+        return held_at_once(self.placed, self.placement, self.bytes_of_buffers, self.exact, self.added)
 
     @property
     def moments(self) -> tuple[Moment, ...]:
@@ -165,7 +166,7 @@ class Model:
     @cached_property
     def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
         """Of each segment, as `_segment` has it."""
-        known = _Known.of(self.placed, dict(self.element_bytes), self.exact, self.inputs, self.halves)
+        known = _Known.of(self.placed, self.bytes_of_buffers, self.exact, self.inputs, self.halves)
         pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
         return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
 
@@ -197,6 +198,16 @@ class Model:
     def batch_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes along which the matrix units multiply one by one."""
         return self.shared if self.matrix_axes(sizes) else frozenset()
+
+    @cached_property
+    def sides(self) -> frozenset[frozenset[str]]:
+        """The axes of either side of products."""
+        return frozenset(side for p in self.multiplied for side in (p.left, p.right))
+
+    @cached_property
+    def bytes_of_buffers(self) -> Mapping[str, int]:
+        """`element_bytes` by name."""
+        return dict(self.element_bytes)
 
     @property
     def paired(self) -> bool:
@@ -397,8 +408,8 @@ def _segment(
     work = Work(
         loop.dims if loop else (),
         tuple(map(k.read, read)),
-        tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
-        tuple(Counter(map(dot, products)).items()),
+        tuple(block._replace(alike=n) for block, n in _counted(k.blocks(read)).items()),
+        tuple(_counted(map(dot, products)).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
@@ -407,6 +418,15 @@ def _segment(
         lanes(k.kernel, loop) if loop else (),
     )
     return work, blocks
+
+
+def _counted(some: Iterable[T]) -> dict[T, int]:
+    """How often each is there. A `Counter` asks first whether it is given a mapping, which takes longer than the rest
+    for a few."""
+    found: dict[T, int] = {}
+    for x in some:
+        found[x] = found.get(x, 0) + 1
+    return found
 
 
 @lru_cache(maxsize=64)

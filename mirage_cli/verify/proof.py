@@ -11,7 +11,8 @@ both, but in the kernel that splits k, where it is one over the places of a chun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from copy import copy
+from functools import lru_cache, reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
@@ -19,7 +20,7 @@ from mirage_cli.ir.access import Access, Index, plain, renames
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Part, Program, Tensor
+from mirage_cli.ir.program import Eqn, Merged, Part, Program, Tensor
 
 
 def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) -> bool:
@@ -49,17 +50,26 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     stores = (s for k in graph.kernels for s in k.stores if s.buffer not in parted)
     if any(not _is_whole(s, tensors[s.buffer].dims, graph.sizes) for s in stores):
         return False
-    forms = _Forms(pairs, dict(graph.merged))
-    want = forms.of_program(program)
+    forms, want = program_forms(program, (*sorted(pairs.items()),), graph.merged)
+    forms = forms.copy()
     got = forms.of_graph(graph, program.parts)
     chunk_sizes = {("size", a) for a in (*pairs, *pairs.values())} & set(forms.algebra.atoms)  # chunks differ in size
     return not chunk_sizes and all(want[t.name] is got[t.name] for t in program.outputs)
 
 
+@lru_cache(maxsize=8)
+def program_forms(
+    program: Program, pairs: tuple[tuple[str, str], ...], merged: Merged
+) -> tuple[Forms, dict[str, Form]]:
+    """The forms of a program with these axes in chunks: those of all plans that split the same axes."""
+    forms = Forms(dict(pairs), dict(merged))
+    return forms, forms.of_program(program)
+
+
 def forms_of(program: Program) -> dict[str, Form] | None:
     """The canonical form of each value of a lowered program; None where an infinity is added or multiplied, of which
     forms say nothing."""
-    return None if any(map(_infinite, program.eqns)) else _Forms({}, {}).of_program(program)
+    return None if any(map(_infinite, program.eqns)) else Forms({}, {}).of_program(program)
 
 
 def _infinite(e: Eqn) -> bool:
@@ -93,11 +103,17 @@ class _PlainAlgebra(Algebra):
         return self.of_atom(self._atom("exp", x, dims=x.dims))
 
 
-class _Forms:
+class Forms:
     """The forms of values, with every axis of `pairs` as two, and the size of a merged axis as that of its parts."""
 
     def __init__(self, pairs: Mapping[str, str], parts: Mapping[str, tuple[str, ...]]) -> None:
         self.pairs, self.parts, self.algebra = pairs, parts, _PlainAlgebra()
+
+    def copy(self) -> Forms:
+        """The same forms, to which others may be added."""
+        found = copy(self)
+        found.algebra = self.algebra.copy()
+        return found
 
     def both(self, axes: Iterable[str]) -> tuple[str, ...]:
         return tuple(b for a in axes for b in ((self.pairs[a], a) if a in self.pairs else (a,)))

@@ -7,9 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.ir.program import Program
 from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.equivalence import check_equivalence
-from mirage_cli.verify.proof import proved
+from mirage_cli.verify.proof import Forms, program_forms, proved
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict
 from tests.mugraphs import CASES, Case, Write, case
@@ -104,6 +106,25 @@ def test_chunks_that_differ_in_size_prove_nothing() -> None:
     ones = "Z[m, k] = mul(X, 0)\n  O[m, k] = add(Z, 1)\n  A[m] = sum(O; k)"
     right = case(split(ones, "Y[m] = sum(P; k_split)"), mean_of_one)
     assert not is_proved(right)
+
+
+def test_the_forms_of_a_program_serve_all_its_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are worked out once for plans that split the same axes, and a plan that is not proved, since its chunks
+    differ in size, leaves nothing behind for the one after it."""
+    worked_out: list[str] = []
+    of_program = Forms.of_program
+
+    def noting(self: Forms, program: Program) -> dict[str, Form]:
+        worked_out.append(program.name)
+        return of_program(self, program)
+
+    monkeypatch.setattr(Forms, "of_program", noting)
+    program_forms.cache_clear()
+    ones = "Z[m, k] = mul(X, 0)\n  O[m, k] = add(Z, 1)\n  A[m] = sum(O; k)\n  T[m] = sum(X; k)"
+    sizes = split(ones, "Y[m] = sum(P; k_split)").replace("P[k_split, m] = A", "P[k_split, m] = T")
+    sums = split("A[m] = sum(X; k)", "Y[m] = sum(P; k_split)")
+    assert [is_proved(case(text, total)) for text in (sums, sizes, sums)] == [True, False, True]
+    assert len(worked_out) == 1
 
 
 def test_a_position_along_a_split_axis_is_that_along_the_whole() -> None:
