@@ -278,7 +278,7 @@ class Algebra:
             mono, c = x.single
             if e.denominator == 1 and (c or e > 0) and _writable(c, e):
                 return self.of_mono(tuple((a, k * e) for a, k in mono), c**e.numerator)
-            unknown = [(a, k) for a, k in mono if not _nonnegative(a) or _loses_sign(a, k)]
+            unknown = [(a, k) for a, k in mono if not is_nonnegative(a) or _loses_sign(a, k)]
             if c > 0 and (not unknown or (len(unknown) == 1 and unknown[0][1] == 1)):
                 root = _exact_power(c, e)
                 product = self.of_mono(tuple((a, k * e) for a, k in mono), ONE if root is None else root)
@@ -553,9 +553,9 @@ class LiteralAlgebra(Algebra):
         return found if found.number is None and found.dims == literal.dims else literal
 
 
-def _nonnegative(atom: Atom) -> bool:
+def is_nonnegative(atom: Atom) -> bool:
     """Whether an atom cannot be negative, so that fractional powers distribute over it."""
-    squares = atom.kind == "sum" and all(_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
+    squares = atom.kind == "sum" and all(is_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
     return squares or atom.kind in ("exp", "shifted_exp", "size", "number")
 
 

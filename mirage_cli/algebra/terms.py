@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from mirage_cli.algebra.canonical import Atom, Form, mono_dims
+from mirage_cli.algebra.canonical import Atom, Form, is_nonnegative, mono_dims
 from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.algebra.steps import Steps, chain, constant, product_after
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn
 
 
 def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Node]:
@@ -25,6 +26,7 @@ def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Nod
         multiple = None if own else _multiple_of_own(d, form)
         if own or multiple:
             d.cuts["cancellation"] += 1
+            yield from _mean_of_rounded(d, form)
             yield from (multiple,) if multiple else _scaled_after(d, own)
             return
     yield from _scaled_after(d, own)
@@ -87,6 +89,48 @@ def _scaled_after(d: Decomposition, own: Iterable[Node]) -> Iterator[Node]:
                     first = steps.append(typed_dot(d, d.algebra.of_mono(inside), other, step.axes, dtype))
                     product_after(d, steps, first, outside, c)
                     yield steps.node()
+
+
+def _mean_of_rounded(d: Decomposition, form: Form) -> Iterator[Node]:
+    """Σ w·(x - b) = Σ w·x - b, where the program takes that of weights w that are not negative and add up to 1; so the
+    entropy of a softmax, and its divergence from another, in one loop.
+
+    b is one number for all x, and a sum that the program rounds, as the log of a Σ exp is. So what the program makes
+    has an error of b's size, and Σ w·x has one of no more than w·(x - b) and b have together. (Not of a b that is
+    exact, such as the maximum: then a row that lies far from 0 has no such error.)
+    """
+    made = {e.out: e for e in d.program.eqns}
+    total = made.get(d.own.get(form, ""))
+    weighted = total and (total if total.op == "dot" else made.get(total.values[0]) if total.op == "sum" else None)
+    if not total or not weighted or OPS[weighted.op].growth != "product" or len(weighted.values) != 2:
+        return
+    version = next(i for i, f in enumerate(d.forms[total.out]) if f is form)
+    for name, difference in (weighted.values, weighted.values[::-1]):
+        w = d.forms[name][version]
+        if len(w.terms) != 1 or w.terms[0][1] <= 0 or not all(is_nonnegative(a) for a, _ in w.terms[0][0]):
+            continue
+        if d.algebra.sum(w, total.axes).number != 1:
+            continue
+        steps = Steps()
+        if _less_rounded(d, steps, made, difference, w, total.axes, version) is not None:
+            yield steps.node("program")
+            return
+
+
+def _less_rounded(
+    d: Decomposition, steps: Steps, made: Mapping[str, Eqn], y: str, w: Form, axes: tuple[str, ...], version: int
+) -> int | None:
+    """Steps for Σ w·y, where y is x - b with a b that has no such axis and is rounded as a sum; or a sum or difference
+    of two such values. The last step's number."""
+    e = made.get(y)
+    if not e or len(e.values) != 2 or not OPS[e.op].linear:
+        return None
+    x, b = (d.forms[v][version] for v in e.values)
+    if len(x.terms) == 1 and len(b.terms) > 1 and b in d.own and not b.dims & set(axes):
+        return steps.add(e.op, d.algebra.sum(d.algebra.mul(w, x), axes), b)
+    first = _less_rounded(d, steps, made, e.values[0], w, axes, version)
+    second = None if first is None else _less_rounded(d, steps, made, e.values[1], w, axes, version)
+    return None if first is None or second is None else steps.add(e.op, first, second)
 
 
 def _multiple_of_own(d: Decomposition, form: Form) -> Node | None:

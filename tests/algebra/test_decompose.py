@@ -60,6 +60,33 @@ PROGRAMS: dict[str, Program] = {
         "P = dot(X, W; k) | Q = rename(P; w, 0) | K = rename(P; w, 1) | L = rename(K; m, n) | O = dot(Q, L; d)",
     ),
     "a difference of inputs": program("m=8 k=4096 n=4096", "X[m,k] R[m,k] W[k,n]", "D = sub(X, R) | O = dot(D, W; k)"),
+    "entropy": program(
+        "m=8 k=64", "X[m,k]", "a = logsumexp(X; k) | y = sub(X, a) | w = exp(y) | v = mul(w, y) | O = sum(v; k)"
+    ),
+    "entropy of a softmax": program(
+        "m=8 k=64", "X[m,k]", "a = logsumexp(X; k) | y = sub(X, a) | w = softmax(X; k) | O = dot(w, y; k)"
+    ),
+    "divergence": program(
+        "m=8 k=64",
+        "X[m,k] Y[m,k]",
+        "a = logsumexp(X; k) | b = logsumexp(Y; k) | x = sub(X, a) | y = sub(Y, b) | w = exp(y) | z = sub(y, x) "
+        "| v = mul(w, z) | O = sum(v; k)",
+    ),
+    "entropy of what is less than a maximum": program(
+        "m=8 k=64",
+        "X[m,k]",
+        "a = max(X; k) | x = sub(X, a) | e = exp(x) | s = sum(e; k) | l = log(s) | y = sub(x, l) | w = softmax(X; k) "
+        "| O = dot(w, y; k)",
+    ),
+    "weights of any sign": program(
+        "m=8 k=64", "X[m,k] W[m,k]", "a = logsumexp(X; k) | y = sub(X, a) | O = dot(W, y; k)"
+    ),
+    "weights whose sum is not 1": program(
+        "m=8 k=64", "X[m,k] W[m,k]", "a = logsumexp(X; k) | y = sub(X, a) | w = exp(W) | O = dot(w, y; k)"
+    ),
+    "less the mean": program(
+        "m=8 k=64", "X[m,k]", "a = mean(X; k) | y = sub(X, a) | w = softmax(X; k) | O = dot(w, y; k)"
+    ),
     "centred": program("m=8 k=4096 n=4096", "X[m,k] W[k,n]", "a = layer_norm(X; k) | O = dot(a, W; k)"),
     "layer norm": program(
         MATRICES, "X[m,k] G[k] B[k] W[k,n]", "a = layer_norm(X; k) | b = mul(a, G) | c = add(b, B) | O = dot(c, W; k)"
@@ -257,6 +284,29 @@ def test_other_differences_stay_as_the_program_takes_them(name: str) -> None:
     """Inputs may be near each other, and rows far from 0, where the products hold nothing of what is left of them."""
     assert not any("sub(" in w for w in ways(name))
     assert decompose(PROGRAMS[name]).cuts["cancellation"]
+
+
+@pytest.mark.parametrize(("name", "terms"), [("entropy", 2), ("entropy of a softmax", 2), ("divergence", 4)])
+def test_a_mean_of_differences_that_are_rounded_is_a_difference_of_means(name: str, terms: int) -> None:
+    """Σ w·(x - lse) = Σ w·x - lse, where the weights add up to 1: one loop makes both."""
+    d = decompose(PROGRAMS[name])
+    written, other, *_ = d.nodes[d.outputs[0]]
+    assert {s.op for s in written.steps} <= {"sum", "dot"}
+    assert {s.op for s in other.steps} == {"sub"} and len(other.children) == terms
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "entropy of what is less than a maximum",
+        "weights of any sign",
+        "weights whose sum is not 1",
+        "less the mean",
+    ],
+)
+def test_means_of_other_differences_stay(name: str) -> None:
+    """There Σ w·x has errors that the program's own sum has not: of rows far from 0, or of parts that cancel."""
+    assert not any("sub(" in w for w in ways(name))
 
 
 def test_a_graph_prints_each_class_with_its_ways() -> None:
