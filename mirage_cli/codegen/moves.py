@@ -37,13 +37,17 @@ def load(
     if x.out in k.paired:
         return _pairs_of_bytes(k, x, once, at)
     if box is None:
-        inside, outside = within(k, x.buffer, x.access), 0.0
+        merged = [axis for axis in axes if nodes.apart((axis,)) != (axis,)]
+        picked: dict[str, Place] = {
+            d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in nodes.apart((axis,))
+        }
+        inside, outside = within(k, x.buffer, x.access, picked), 0.0
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
         few = {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in repeated}
-        where = pointers(k, x.buffer, x.access, axes, few)
-        mask = k.masked_dims(x.dims, axes)
+        where = pointers(k, x.buffer, x.access, axes, picked | few)
+        mask = k.masked_dims(x.dims, nodes.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
     corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
@@ -86,13 +90,15 @@ def _stored(k: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
             yield nodes.Within(terms, start, True, None)
 
 
-def within(k: ScheduledKernel, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
-    """The bounds of a tensor that a load may read beyond, and a store name places before."""
+def within(
+    k: ScheduledKernel, buffer: str, access: Access, picked: Mapping[str, Place] = EVERYWHERE
+) -> tuple[nodes.Within, ...]:
+    """The bounds of a tensor that a load may read beyond, and a store name places before. picked: as in `pointers`."""
     found: list[nodes.Within] = []
     for d, i in zip(k.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(k.sizes[d], k.sizes)
         if before or behind:
-            terms, start = k.places(i)
+            terms, start = k.places(i, picked)
             found.append(nodes.Within(terms, start, before > 0, k.sizes[d] if behind else None))
     return tuple(found)
 
