@@ -116,8 +116,7 @@ def refused(message: str, how: Callable[[plan.Load, nodes.Pointers], plan.Load])
     check_plan(whole)
 
     def put(s: plan.Statement) -> list[plan.Statement]:
-        loaded = isinstance(s, plan.Load) and isinstance(s.access, nodes.Pointers)
-        return [how(s, s.access) if loaded else s]
+        return [how(s, s.access)] if isinstance(s, plan.Load) and isinstance(s.access, nodes.Pointers) else [s]
 
     with pytest.raises(PlanError, match=message):
         check_plan(changed(whole, put))
