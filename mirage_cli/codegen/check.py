@@ -396,7 +396,11 @@ class _Checker:
         _must(x.buffer in self.plan.args, f"there is no pointer into {x.buffer}")
         lanes = [d for place, _ in x.terms for d in nodes.lanes_of(place)]
         _must({*lanes} == {*x.axes}, f"{x.buffer} is addressed along {lanes}, in blocks with {x.axes}")
-        _must({*mask} == self.padded & {*x.axes}, f"{x.buffer} is masked along {mask}")
+        _must({*mask} == self.padded & {*apart(x.axes)}, f"{x.buffer} is masked along {mask}")
+        merged = [p for p, _ in x.terms if isinstance(p, nodes.MergedLanes)]
+        told = [(p.axis, p.dim) for p in merged]
+        whole = [(axis, d) for axis in x.axes for d in apart((axis,)) if apart((axis,)) != (axis,)]
+        _must(sorted(told) == sorted(whole), f"{x.buffer} is addressed along {told} of merged axes")
         numbered = [n for place, n in x.terms if isinstance(place, nodes.PairNumbers)]
         _must(numbered == [1] * x.pairs, f"{x.buffer} is read in pairs that are no neighbours")
         self.places(x.terms)
@@ -426,6 +430,11 @@ class _Checker:
                 _must(count in (2, 4), f"{count} blocks in turns")
             case nodes.PairNumbers(d, start):
                 _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
+                self.start(start)
+            case nodes.MergedLanes(d, axis, start):
+                _must(d in apart((axis,)) and self.dims[d].block > 1, f"{d} is no axis of {axis}")
+                known = self.at_start.get(d) == start
+                _must(known or self.ahead is not None, f"positions along {d} of {axis} from elsewhere")
                 self.start(start)
             case nodes.Looked(value, axes):
                 _must(self.known(value) == axes, f"{value} has other axes")

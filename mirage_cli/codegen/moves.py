@@ -37,13 +37,17 @@ def load(
     if x.out in k.paired:
         return _pairs_of_bytes(k, x, once, at)
     if box is None:
+        merged = [axis for axis in axes if nodes.apart((axis,)) != (axis,)]
+        picked: dict[str, Place] = {
+            d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in nodes.apart((axis,))
+        }
         inside, outside = within(k, x.buffer, x.access), 0.0
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
         few = {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in repeated}
-        where = pointers(k, x.buffer, x.access, axes, few)
-        mask = k.masked_dims(x.dims, axes)
+        where = pointers(k, x.buffer, x.access, axes, picked | few)
+        mask = k.masked_dims(x.dims, nodes.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
     corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)

@@ -306,7 +306,17 @@ class PairNumbers:
     start: Start
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | PairNumbers
+@dataclass(frozen=True, slots=True)
+class MergedLanes:
+    """The positions along one of the axes that a merged axis of a block is merged from. wide: in 64 bits."""
+
+    dim: str
+    axis: str
+    start: Start
+    wide: bool
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | PairNumbers | MergedLanes
 
 
 def lanes_of(x: Place) -> Axes:
@@ -320,6 +330,8 @@ def lanes_of(x: Place) -> Axes:
             return (x.dim,)
         case PairNumbers():
             return (half(x.dim),)
+        case MergedLanes():
+            return (x.axis,)
         case _:
             return (x.dim,) if x.block else ()
 

@@ -23,6 +23,7 @@ from mirage_cli.codegen.nodes import (
     Length,
     Literal,
     Mark,
+    MergedLanes,
     Number,
     Pointers,
     Scalar,
@@ -395,8 +396,8 @@ def _text(x: object) -> str:
             return f"share {dim}/{chunks}/{tile}"
         case Number(value) | Literal(value):
             return str(value)
-        case Lanes(dim, block):
-            return f"{dim}:" if block else dim
+        case Lanes(dim) | MergedLanes(dim):
+            return dim if isinstance(x, Lanes) and not x.block else f"{dim}:"
         case Tiles(dim, tile):
             return f"tiles {dim}/{tile}"
         case Times(number, dims):

@@ -248,7 +248,7 @@ def _apart(text: str, s: p.Load) -> str:
     x, axes = nodes.turns_of(s.access), s.axes
     assert x is not None, "pointers with turns"
     twos = x.count.bit_length() - 1
-    shape = ", ".join(", ".join([f"BLOCK_{a}", *["2"] * twos * (a == x.dim)]) for a in axes)
+    shape = ", ".join(", ".join([_extent(a), *["2"] * twos * (a == x.dim)]) for a in axes)
     behind = range(axes.index(x.dim) + 1, axes.index(x.dim) + 1 + twos)
     order = (*(i for i in range(len(axes) + twos) if i not in behind), *behind)
     text = f"tl.reshape({text}, [{shape}])"
@@ -555,8 +555,21 @@ def _place(x: Place, want: Axes, names: Names) -> str:
         case nodes.PairNumbers(d, start):
             first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // 2"
             return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
+        case nodes.MergedLanes(d, axis, start, wide):
+            text = _merged_lanes(d, nodes.apart((axis,)))
+            text = text if isinstance(start, nodes.AtZero) else f"{_start(start, names)} + {text}"
+            return _spread(f"({text})" + ".to(tl.int64)" * wide, (axis,), want)
         case nodes.Looked(value, axes, wide):
             return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)
+
+
+def _merged_lanes(dim: str, axes: Axes) -> str:
+    """How far each position of an axis that is merged from these is along one of them."""
+    place = axes.index(dim)
+    inner = " * ".join(f"BLOCK_{d}" for d in axes[place + 1 :])
+    text = f"tl.arange(0, {_extent('*'.join(axes))})"
+    text += f" // ({inner})" if " " in inner else f" // {inner}" if inner else ""
+    return text + f" % BLOCK_{dim}" * (place > 0)
 
 
 def _every(x: nodes.Every) -> str:
@@ -575,11 +588,14 @@ def _mask(dims: Axes, want: Axes) -> str:
 
 def _mask_of(dims: Axes, x: nodes.Pointers, names: Names) -> str:
     """Which pointers are to what exists along all of these dimensions."""
-    turns = nodes.turns_of(x)
-    if turns is None or turns.dim not in dims:
-        return _mask(dims, x.axes)
-    inside = f"{_place(turns, x.axes, names)} < SIZE_{turns.dim} * {turns.count}"
-    return _all_of([inside if d == turns.dim else _spread(f"in_{d}", (d,), x.axes) for d in dims], always=True)
+    inside: dict[str, str] = {}
+    for place, _ in x.terms:
+        if isinstance(place, nodes.Turns):
+            inside[place.dim] = f"{_place(place, x.axes, names)} < SIZE_{place.dim} * {place.count}"
+        elif isinstance(place, nodes.MergedLanes):
+            inside[place.dim] = f"{_place(place, x.axes, names)} < SIZE_{place.dim}"
+    parts = [inside[d] if d in inside else _spread(f"in_{d}", (d,), x.axes) for d in dims]
+    return _all_of(parts, always=bool({*dims} & {*inside}))
 
 
 def _all_of(parts: Sequence[str], always: bool = False) -> str:
@@ -742,7 +758,12 @@ def number_text(x: nodes.Literal) -> str:
 
 
 def _shape(axes: Axes) -> str:
-    return "[" + ", ".join(" * ".join(f"BLOCK_{d}" for d in axis.split("*")) for axis in axes) + "]"
+    return f"[{', '.join(map(_extent, axes))}]"
+
+
+def _extent(axis: str) -> str:
+    """Elements along an axis of a block."""
+    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((axis,)))
 
 
 def _spread(text: str, have: Axes, want: Axes) -> str:
