@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.models.constants import folded
 from mirage_cli.pipeline.models.model import as_module
-from mirage_cli.pipeline.models.regions import cut, exported
+from mirage_cli.pipeline.models.regions import Cut, cut, exported
 
 N = 24
 
@@ -82,3 +83,21 @@ def test_a_default_device_changes_nothing() -> None:
     model.graph.eliminate_dead_code()
     names = [str(n.target) for n in model.graph.nodes if n.op == "call_function"]
     assert names[0] == "aten.arange.start_step" and "aten.flip.default" not in names
+
+
+def test_zeros_without_memory_are_given_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives of what does not change have none in PyTorch, and kernels would read it."""
+    cuts: list[Cut] = []
+    monkeypatch.setattr(backend, "runs_on", lambda _: True)
+    monkeypatch.setattr(backend, "with_kernels", lambda model, _: cuts.append(cut(model)))
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)), torch.randn(4, 3)
+
+    def laplacian(x: torch.Tensor) -> torch.Tensor:
+        hessian = torch.func.hessian(lambda point: net(point)[0])
+        return torch.func.vmap(lambda point: hessian(point).diagonal().sum())(x)
+
+    found = torch.compile(laplacian, backend="mirage")(x)
+    torch.testing.assert_close(found, laplacian(x))
+    (made,) = cuts
+    assert made.regions
+    assert not any("zerotensor" in str(n.target) for n in made.model.graph.nodes)

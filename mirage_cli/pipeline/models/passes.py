@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed
 from mirage_cli.pipeline.models.symbols import is_size, is_symbol, shape_of
 from mirage_cli.spec.aten.creation import filled_with
-from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, supported
+from mirage_cli.spec.aten.trace import inverse, memory_order, order_of_result, row_of, supported
 
 aten = torch.ops.aten
 
@@ -72,14 +72,36 @@ def fills_of_own_shape(graph: torch.fx.Graph) -> None:
         order = memory_order(value)
         if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in shape_of(n)):
             continue
-        sizes = [value.shape[d] for d in order]
-        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
-        with graph.inserting_before(n):
-            full = graph.call_function(aten.full.default, (sizes, number), options)
-            made = graph.call_function(aten.permute.default, (full, inverse(order)))
-        full.meta, made.meta = n.meta | {"val": value.permute(order)}, dict(n.meta)
-        n.replace_all_uses_with(made)
-        graph.erase_node(n)
+        filled(graph, n, number, order)
+
+
+def zeros_in_memory(graph: torch.fx.Graph) -> None:
+    """Zeros that PyTorch keeps no memory for (derivatives of what does not change) become tensors like others, and so
+    does what is zero because of them: a kernel would read their memory.
+
+    mul(x, _efficientzerotensor([2, 7]))    -->    full([2, 7], 0.0, ...)
+    """
+    for n in calls(graph):
+        value = n.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value._is_zerotensor():
+            continue
+        if all(isinstance(size, int) for size in shape_of(n)):
+            filled(graph, n, 0.0, order_of_result(value))
+
+
+def filled(graph: torch.fx.Graph, node: Any, number: float, order: tuple[int, ...]) -> None:
+    """Replaces a node by a tensor that is filled with a number, whose positions lie in memory in this order."""
+    value = node.meta["val"]
+    sizes = [value.shape[d] for d in order]
+    options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+    with graph.inserting_before(node):
+        full = graph.call_function(aten.full.default, (sizes, number), options)
+        made = graph.call_function(aten.permute.default, (full, inverse(order)))
+    with value.fake_mode:  # type: ignore[attr-defined]  # values of a traced graph
+        whole = torch.empty(sizes, **options)
+        full.meta, made.meta = node.meta | {"val": whole}, node.meta | {"val": whole.permute(inverse(order))}
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
 
 
 def without_empty(graph: torch.fx.Graph) -> None:

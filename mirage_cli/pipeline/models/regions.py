@@ -36,6 +36,7 @@ from mirage_cli.pipeline.models.passes import (
     rematerialised,
     without_dead_code,
     without_empty,
+    zeros_in_memory,
 )
 from mirage_cli.pipeline.models.region import Given, Kept, Region
 from mirage_cli.pipeline.models.symbols import (
@@ -253,6 +254,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
     known: dict[Signature, Region | Refused] = {}
+    zeros_in_memory(model.graph)
     folded(model)
     as_pairs(model.graph)
     selected_by_tensors(model.graph)
