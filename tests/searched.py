@@ -17,4 +17,4 @@ USERS = Bounds()
 @cache
 def searched(program: Program, bounds: Bounds = USERS) -> Found:
     """What a search of this program for an H200 finds, however slow the machine is."""
-    return search_program(program, H200, Options(budget_s=600.0, bounds=bounds))
+    return search_program(program, H200, Options(budget_s=600.0, bounds=bounds, tune=False))

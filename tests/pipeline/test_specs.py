@@ -87,7 +87,7 @@ def exported_verdict(program: Program, plan: Plan, variant: int, **options: obje
 def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a refusal: of the second of the plans, which is verified here as the first is."""
     program = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2})
-    alone = search_program(program, H200, Options())
+    alone = searched(program)
     monkeypatch.setattr(verifying, "SLOW_S", 0.0)
     lowered, (first, *others) = lower(program), [p.graph for p in alone.plans]
     wrong = replace(others[0], kernels=others[0].kernels[:-1])
@@ -119,7 +119,7 @@ def test_plans_whose_tests_take_long_are_verified_behind_the_others(monkeypatch:
 
 def test_what_will_be_verified_is_told_before_it_is() -> None:
     """So that compilers can begin: every plan is among it, and the program as written."""
-    program, told = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2}), list[object]()
+    program, told = scaled(64, 64), list[object]()
 
     def doing(what: str, _: object) -> None:
         if what.startswith("verifying"):
@@ -132,7 +132,7 @@ def test_what_will_be_verified_is_told_before_it_is() -> None:
 
 
 def test_the_collector_looks_seldom_in_a_search_and_as_before_behind_it() -> None:
-    program, before, seen = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2}), gc.get_threshold(), set()
+    program, before, seen = scaled(64, 64), gc.get_threshold(), set()
     try:
         gc.set_threshold(700, 10, 10)
         search_program(program, H200, Options(), lambda: bool(seen.add(gc.get_threshold())))
@@ -281,7 +281,7 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
     all_overflow: bool, offline: Callable[[Judge], Session]
 ) -> None:
     program = scaled(64, 64)
-    found = search_program(program, H200, Options())
+    found = searched(program)
     first, *others = [p.id for p in found.plans]
     judged: list[dict[str, int]] = []
 
@@ -298,7 +298,7 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
 
 def test_a_plan_that_cannot_be_written_is_left_out_where_nothing_is_compiled(tmp_path: Path) -> None:
     program, options = scaled(64, 64), Options(tune=False)
-    found = search_program(program, H200, options)
+    found = searched(program)
     first, *others = found.plans
     huge = {k: replace(s, tiles=tuple((d, 1 << 18) for d, _ in s.tiles)) for k, s in first.schedule.kernels.items()}
     plans = (replace(first, schedule=Schedule(huge)), *others)
@@ -323,7 +323,7 @@ def test_without_a_gpu_nothing_is_judged_behind_the_budget_but_the_first_plan(
     """A plan is judged twice. None is begun that would end behind the 60 s of the budget if it took as long as the one
     before."""
     program = scaled(64, 64)
-    found = replace(search_program(program, H200, Options()), seconds=0.0)
+    found = replace(searched(program), seconds=0.0)
     assert len(found.plans) > 2
     now, ends = [0.0], list[float]()
     monkeypatch.setattr(predicting, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -344,9 +344,9 @@ def test_what_passes_until_a_search_is_there_is_of_the_budget(monkeypatch: pytes
     """As where processes start slowly: the search itself took half a second of the 5 until its result was there."""
     now, left = [100.0], list[float]()
     program = scaled(64, 64)
-    found = replace(search_program(program, H200, Options()), seconds=0.5)
+    found = replace(searched(program), seconds=0.5)
 
-    def searched(*_: object) -> Iterator[Found]:
+    def found_late(*_: object) -> Iterator[Found]:
         for wait_s in (3.0, 0.0):
             now[0] += wait_s
             yield found
@@ -357,7 +357,7 @@ def test_what_passes_until_a_search_is_there_is_of_the_budget(monkeypatch: pytes
         raise RuntimeError("of no interest")
 
     monkeypatch.setattr(optimizing, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(optimizing, "search_all", searched)
+    monkeypatch.setattr(optimizing, "search_all", found_late)
     monkeypatch.setattr(optimizing, "keep_search", lambda *_: None)
     monkeypatch.setattr(optimizing, "stored_result", lambda *_: None)
     monkeypatch.setattr(tuning, "tuned_result", tuned)

@@ -15,10 +15,9 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.problem import measured_problem
-from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.pipeline.searching import Plan
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.measure import Effort, GpuWorker
 from mirage_cli.verify import interpret, structure
@@ -29,9 +28,9 @@ from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.yardstick import as_tuple
+from tests.searched import searched
 from tests.selfchecks import check_itself
 
-TARGET = find_target("h200")
 SPEC = """\
 name: state
 dims: {{{dims}}}
@@ -148,7 +147,7 @@ PROGRAMS = {
 
 
 def plans(p: Program) -> tuple[Plan, ...]:
-    found = search_program(p, TARGET, Options(budget_s=15.0))
+    found = searched(p)
     assert not found.rejected, found.rejected
     assert found.plans
     return found.plans

@@ -17,9 +17,8 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.problem import measured_problem
-from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.pipeline.searching import Plan
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Effort, GpuWorker
@@ -28,15 +27,15 @@ from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.yardstick import as_tuple
+from tests.searched import searched
 from tests.selfchecks import check_itself
 
 PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30")) // 2
-TARGET = find_target("h200")
 PLANS = 2
 
 
 def plans(program: Program) -> tuple[Plan, ...]:
-    found = search_program(program, TARGET, Options(budget_s=15.0))
+    found = searched(program)
     assert not found.rejected, found.rejected
     assert found.plans
     return found.plans

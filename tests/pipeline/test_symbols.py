@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,7 @@ class Block(torch.nn.Module):
 BATCH, TOKENS = Dim("batch", min=1, max=64), Dim("tokens", min=2, max=500)
 
 
+@cache
 def block(*dims: Any) -> Cut:
     """The block with these sizes that differ by call, by position."""
     named = {i: d for i, d in enumerate(dims) if d is not None}

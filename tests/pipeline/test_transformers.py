@@ -18,7 +18,8 @@ from mirage_cli.pipeline.models.regions import Cut, cut
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers itself, which are many
 
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+"""One layer: of llama and t5 there are two, which are equal, and of which the second is given what the first makes."""
 WORDS = {"vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 Made = tuple[torch.nn.Module, dict[str, Any]]
 
@@ -28,12 +29,12 @@ def ids() -> torch.Tensor:
 
 
 def llama(transformers: Any) -> Made:
-    config = transformers.LlamaConfig(**SIZES, **WORDS, num_key_value_heads=2)
+    config = transformers.LlamaConfig(**SIZES | {"num_hidden_layers": 2}, **WORDS, num_key_value_heads=2)
     return transformers.LlamaForCausalLM(config), {"input_ids": ids(), "use_cache": False}
 
 
 def gpt2(transformers: Any) -> Made:
-    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **WORDS)
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=4, n_positions=64, **WORDS)
     return transformers.GPT2LMHeadModel(config), {"input_ids": ids(), "use_cache": False}
 
 
@@ -54,7 +55,7 @@ def vit(transformers: Any) -> Made:
 
 def whisper(transformers: Any) -> Made:
     config = transformers.WhisperConfig(
-        d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64, num_mel_bins=8,
+        d_model=32, encoder_layers=1, encoder_attention_heads=4, encoder_ffn_dim=64, num_mel_bins=8,
         max_source_positions=12, decoder_start_token_id=1, **WORDS
     )  # fmt: skip
     return transformers.models.whisper.modeling_whisper.WhisperEncoder(config), {
