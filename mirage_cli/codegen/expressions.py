@@ -396,8 +396,8 @@ def _pointed(k: ScheduledKernel, x: Load, axes: Axes) -> bool:
     """Whether pointers are to have these axes: positions along what is merged are counted, not looked up or divided.
 
     Not where an index may leave the tensor, as windows do: its bounds are worked out for each position of a block's
-    axis in every iteration, and a merged axis has as many as both together. On an H200 a convolution of 3 x 3 took 71
-    us so, and 57 with axes apart.
+    axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3 were
+    slower so on an H200 (results/h200/notes-2026-11-28.md).
     """
     merged = {d for axis in axes if apart((axis,)) != (axis,) for d in apart((axis,))}
     steps, _ = strides(x.access, k.tensors[x.buffer].steps(k.sizes))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
@@ -102,7 +103,7 @@ class Kernel:
 
     def with_role(self, *roles: Role) -> tuple[str, ...]:
         """The dimensions that have one of these roles, in order."""
-        return tuple([d for d, r in self.roles if r in roles])
+        return tuple(d for d, r in self.roles if r in roles)
 
     def with_role_of(self, roles: tuple[Role, ...]) -> Kernel:
         """The same kernel with other roles for its dimensions, in their order."""
@@ -173,9 +174,8 @@ class Kernel:
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes that are M, N or K of some product of two matrices. With a vector, the matrix units multiply nothing."""
-        long = {d for sides in self.products for side in sides[:2] for d in side if sizes[d] > 1}
-        both = (m | n | k for m, n, k in self.products if not (long.isdisjoint(m) or long.isdisjoint(n)))
-        return frozenset[str]().union(*both)
+        sides = ((*x, *(prod(sizes[d] for d in side) for side in x[:2])) for x in self.products)
+        return frozenset(d for m, n, k, rows, columns in sides if rows > 1 < columns for d in m | n | k)
 
     @cached_property
     def value_dims(self) -> Mapping[str, tuple[str, ...]]:

@@ -104,8 +104,7 @@ class _Attempt:
         self.loop_dims = kernel.with_role("loop", "split")
         self.grid_dims = frozenset(kernel.with_role("grid"))
         self.dims = kernel.value_dims
-        walked = frozenset(self.loop_dims)
-        self.inside = {name: walked.intersection(dims) for name, dims in self.dims.items()}
+        self.inside = {name: frozenset(self.loop_dims).intersection(dims) for name, dims in self.dims.items()}
         self.loops: list[tuple[str, ...]] = []
         self.earliest: dict[str, int] = {}  # in-loop values: first loop that can compute them
         self.after: dict[str, int] = {}  # other values: the straight segment they are known in
@@ -250,8 +249,6 @@ class _Attempt:
 
     def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
         live = {m for m in self.online if self.home.get(m) == i}
-        if not live:
-            return {}
         used = {a for a in e.values if a in live}
         if OPS[e.op].shift and used == {e.args[1]}:
             self.bad |= {m for m, g in self._get(known, e.args[0]).items() if g}

@@ -47,7 +47,7 @@ def bounds_of(eqns: Iterable[Eqn], known: Mapping[str, Bounds]) -> dict[str, Bou
 
     for e in eqns:
         row = OPS.get(e.op)
-        if row is None or not e.values or not (found or row.masks):
+        if row is None or not e.values:
             continue
         if e.op == "rename" and (moved := of(e.args[0])) is not None:
             found[e.out] = min(moved[0], 0), max(moved[1], 0)

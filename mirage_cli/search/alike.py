@@ -25,10 +25,7 @@ def nameless(
     names: dict[str, str] = {}
 
     def name(text: str) -> str:
-        known = names.get(text)
-        if known is None:
-            known = names[text] = f"%{len(names)}"
-        return known
+        return names.setdefault(text, f"%{len(names)}")
 
     def buffer(x: Load | Store) -> tuple[object, ...]:
         return name(f"buffer {x.buffer}"), element_bytes[x.buffer], known.get(x.buffer)

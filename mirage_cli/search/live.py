@@ -162,12 +162,9 @@ def spaces_of_sums(kernel: Kernel, segment: Straight | Loop) -> list[tuple[str, 
     return [tuple(d for d in order if d in space) for space in sums]
 
 
-def axes_beside(axes: Collection[str], spaces: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+def axes_beside(axes: Collection[str], spaces: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """Those of the largest of these spaces that has the axes, and others."""
-    if not spaces or not axes:
-        return ()
-    own = {*axes}
-    beside = [tuple(d for d in s if d not in own) for s in spaces if own < {*s}]
+    beside = [tuple(d for d in s if d not in axes) for s in spaces if axes and {*axes} < {*s}]
     return max(beside, key=len, default=())
 
 

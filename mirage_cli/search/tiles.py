@@ -103,7 +103,7 @@ def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
     least of all products."""
     sides = [side for side in m.sides if d in side]
-    whole = whole_blocks(m.kernel, sizes) if m.whole and sides else {}
+    whole = whole_blocks(m.kernel, sizes)
     return min((prod(whole[a] for a in side if a in whole) for side in sides), default=1)
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
@@ -23,7 +23,6 @@ from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, he
 from mirage_cli.search.products import Product, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
-T = TypeVar("T")
 Axes = tuple[str, ...]
 NO_VALUES = frozenset[str]()
 SCANNED = 8.0
@@ -408,8 +407,8 @@ def _segment(
     work = Work(
         loop.dims if loop else (),
         tuple(map(k.read, read)),
-        tuple(block._replace(alike=n) for block, n in _counted(k.blocks(read)).items()),
-        tuple(_counted(map(dot, products)).items()),
+        tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
+        tuple(Counter(map(dot, products)).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
@@ -418,15 +417,6 @@ def _segment(
         lanes(k.kernel, loop) if loop else (),
     )
     return work, blocks
-
-
-def _counted(some: Iterable[T]) -> dict[T, int]:
-    """How often each is there. A `Counter` asks first whether it is given a mapping, which takes longer than the rest
-    for a few."""
-    found: dict[T, int] = {}
-    for x in some:
-        found[x] = found.get(x, 0) + 1
-    return found
 
 
 @lru_cache(maxsize=64)

@@ -30,11 +30,13 @@ EXACT = JUMPS | frozenset(
 
 
 SOFTMAXES = frozenset((torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default))
+"""Functions of one axis that PyTorch has a slow kernel for where that axis is not the last."""
 
 
 def called(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an operation returns. A softmax is over the last axis: over another one, of 4096 by 4096 numbers in float64,
-    PyTorch takes 7 ms on an H200, sixty times as long as an addition."""
+    """What an operation returns. A softmax over another axis is taken over the last one, of a copy with the axes
+    exchanged: of 4096 by 4096 numbers in float64, PyTorch's kernel for another axis takes 7 of the 11 ms that an
+    evaluation takes on an H200 (results/h200/notes-2026-11-28.md)."""
     if func in SOFTMAXES:
         x, axis, *rest = args
         if axis % max(1, x.dim()) < x.dim() - 1:
