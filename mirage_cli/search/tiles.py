@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, KernelSchedule, exchanged, next_power_of_two, whole_blocks
 from mirage_cli.search.batch import Batch, elements_of, fits, held
@@ -290,7 +291,8 @@ def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> li
 
 
 def default_order(m: Model) -> tuple[str, ...]:
-    """An order of block axes in which products need no transposition: M before K before N, as far as possible."""
+    """An order of block axes in which products need no transposition: M before K before N, as far as possible. Axes of
+    one side are in memory order."""
     order = [d for d, _ in m.kernel.roles]
     dims = m.kernel.value_dims
     for e in m.kernel.body:
@@ -307,4 +309,14 @@ def default_order(m: Model) -> tuple[str, ...]:
                 if not first < order.index(x) < last:
                     order.remove(x)
                     order.insert(min(map(order.index, columns), default=len(order)), x)
-    return tuple(order)
+    return _as_in_memory(m.kernel, tuple(order))
+
+
+def _as_in_memory(kernel: Kernel, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The order with the axes of each side of a product as they lie in the tensor that has most of them: neighbours in
+    memory are merged to one axis of an operand in their own order alone."""
+    for side in dict.fromkeys(side for product in kernel.products for side in product if len(side) > 1):
+        lying = max(([d for i in x.access if (d := i.axis) in side] for x in kernel.loads), key=len, default=[])
+        kept = iter(lying)
+        order = tuple(next(kept) if d in lying else d for d in order)
+    return order

@@ -28,7 +28,7 @@ from tests.codegen.test_triton import check
 from tests.mugraphs import CASES
 
 H200 = find_target("h200")
-HEADS = """
+THREE_PROJECTIONS = """
 mugraph heads bfloat16
 dims b=4 t=1024 k=640 h=10 d=64 g=10 e=64 w=10 f=64
 input X bf16[b, t, k]
@@ -75,7 +75,7 @@ def test_the_best_of_parts_side_by_side_is_among_the_best_of_each(monkeypatch: p
 
 @pytest.mark.parametrize("coarse", [False, True])
 def test_parts_with_many_axes_have_few_choices(coarse: bool) -> None:
-    us, count = best_us(parse_mugraph(HEADS), coarse)
+    us, count = best_us(parse_mugraph(THREE_PROJECTIONS), coarse)
     assert np.isfinite(us)
     assert count <= tiles.MOST_BLOCKS
 
@@ -175,6 +175,14 @@ def test_so_are_axes_that_are_summed() -> None:
     (k,) = parse_mugraph(HEADS).kernels
     assert exchanged(k, ("m", "h", "d", "n")) == ("n", "h", "d", "m")
     assert exchanged(k, ("n", "h", "d", "m")) == ("m", "h", "d", "n")
+
+
+@pytest.mark.parametrize("roles", ["h:loop d:loop", "d:loop h:loop"])
+def test_axes_of_one_side_are_in_memory_order(roles: str) -> None:
+    """Whatever the order in which the program names them: attention in front of a projection has its keys' axis, then
+    its values', then the heads of a group."""
+    graph = parse_mugraph(HEADS.replace("h:loop d:loop", roles))
+    assert tiles.default_order(model_of(graph)) == ("m", "h", "d", "n")
 
 
 HEADS = """\
