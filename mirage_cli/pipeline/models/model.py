@@ -167,7 +167,7 @@ def optimize(
     if in_model:
         settings = replace(settings, budget=budget * (1 - IN_MODEL))
     with Inductors(found.model, found.regions) as inductors:
-        with Kernels(settings, in_model=in_model, on_tuning=inductors.begin) as kernels:
+        with Kernels(settings, in_model=in_model, in_time=True, on_tuning=inductors.begin) as kernels:
             some = found.regions
             made = kernels.of([r.graph for r in some], [r.times for r in some], [r.example for r in some])
             measures = kernels.measures
