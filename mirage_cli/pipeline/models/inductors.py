@@ -2,11 +2,17 @@
 
 A thread compiles it for a region while kernels for it are tuned: other processes do that. Nothing runs on the GPU
 meanwhile, where times are taken: Inductor looks for the fastest of its own configurations in the first call.
+
+The tuner in the main thread asks those processes for little, and often, and waits for its turn each time. So threads
+have the interpreter for shorter turns while Inductor compiles.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any  # compiled functions
@@ -29,13 +35,21 @@ def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
         return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 
 
-class Inductors:
-    """Of a model's regions, each compiled once: a context manager."""
+TURN_S = 2e-4
+"""How long a thread has the interpreter while Inductor compiles in one; else it is 5 ms."""
 
-    def __init__(self, model: torch.nn.Module, regions: Sequence[Region]) -> None:
-        self.model = model
+
+class Inductors:
+    """Of a model's regions, each compiled once: a context manager, at the end of which nothing is compiled any more.
+    say: is told what is waited for."""
+
+    def __init__(
+        self, model: torch.nn.Module, regions: Sequence[Region], say: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self.model, self.say = model, say
         self.regions = {r.graph.name: r for r in regions}
         self.thread = ThreadPoolExecutor(1, "inductor")
+        self.compiling: int | None = None  # the thread, while it compiles
         self.begun: dict[str, Future[Callable[..., Any]]] = {}
         self.made: dict[str, Callable[..., Any]] = {}
 
@@ -43,24 +57,43 @@ class Inductors:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Has the thread end: Python would wait for it at its own end, whatever it still compiles."""
         self.thread.shutdown(wait=False, cancel_futures=True)
+        if self.compiling is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.compiling), ctypes.py_object(SystemExit))
 
     def begin(self, program: str) -> None:
-        """Has the thread compile for the region that this program is of. Sizes that differ by call are known when it
-        runs."""
+        """Has the thread compile for the region that this program is of, whose tuning begins. Sizes that differ by call
+        are known when it runs."""
         region = self.regions.get(program)
-        if region is None or region.sized or region.module in self.begun:
+        if region is None:
+            return
+        self.say(f"{region.module} is tuned")
+        if region.sized or region.module in self.begun:
             return
         own = self.model.get_submodule(region.module)
         if isinstance(own, torch.fx.GraphModule):
             values = [n.meta["val"] for n in placeholders(own.graph)]
-            self.begun[region.module] = self.thread.submit(by_inductor, copy.deepcopy(own), values)
+            self.begun[region.module] = self.thread.submit(self.compiled, copy.deepcopy(own), values)
+
+    def compiled(self, own: torch.fx.GraphModule, values: Sequence[Any]) -> Callable[..., Any]:
+        """`by_inductor`, in the thread."""
+        turn_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(TURN_S, turn_s))
+        self.compiling = threading.get_ident()
+        try:
+            return by_inductor(own, values)
+        finally:
+            self.compiling = None
+            sys.setswitchinterval(turn_s)
 
     def of(self, module: str, own: torch.nn.Module) -> Callable[..., Any]:
         """For the region of this module, which is its `own`. What the thread could not compile is compiled when it is
         called."""
         if module not in self.made:
             begun = self.begun.get(module)
+            if begun is None or not begun.done():
+                self.say(f"{module}: Inductor compiles it, to be timed beside its kernel")
             compiled = None if begun is None or begun.exception() is not None else begun.result()
             self.made[module] = compiled or torch.compile(own, dynamic=False)
         return self.made[module]
