@@ -2,16 +2,12 @@
 
 A thread compiles it for a region while kernels for it are tuned: other processes do that. Nothing runs on the GPU
 meanwhile, where times are taken: Inductor looks for the fastest of its own configurations in the first call.
-
-The tuner in the main thread asks those processes for little, and often, and waits for its turn each time. So threads
-have the interpreter for shorter turns while Inductor compiles.
 """
 
 from __future__ import annotations
 
 import copy
 import ctypes
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,10 +29,6 @@ def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
     by_pytorch(model)
     with tracing(None), torch.no_grad():
         return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
-
-
-TURN_S = 2e-4
-"""How long a thread has the interpreter while Inductor compiles in one; else it is 5 ms."""
 
 
 class Inductors:
@@ -78,14 +70,11 @@ class Inductors:
 
     def compiled(self, own: torch.fx.GraphModule, values: Sequence[Any]) -> Callable[..., Any]:
         """`by_inductor`, in the thread."""
-        turn_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(TURN_S, turn_s))
         self.compiling = threading.get_ident()
         try:
             return by_inductor(own, values)
         finally:
             self.compiling = None
-            sys.setswitchinterval(turn_s)
 
     def of(self, module: str, own: torch.nn.Module) -> Callable[..., Any]:
         """For the region of this module, which is its `own`. What the thread could not compile is compiled when it is

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ from mirage_cli.pipeline.models.regions import PREFIX, Cut, attribute, cut, expo
 from mirage_cli.pipeline.models.straight import Steps
 from mirage_cli.pipeline.models.symbols import placeholders, shape_of
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.pipeline.processes import ahead
 from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
@@ -155,7 +157,7 @@ def optimize(
     for, PyTorch computes. Raises MirageError, TypeError, and what `torch.export` raises.
     """
     settings = Settings(target, budget, seed, workers, db)
-    settings.gpu()
+    _, has_gpu = settings.gpu()
     if not callable(function):
         raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
     if isinstance(example_inputs, torch.Tensor):
@@ -163,7 +165,8 @@ def optimize(
     module = as_module(function)
     of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
     say("the model is traced")
-    found = cut(exported(module, tuple(example_inputs), of_arguments))
+    with ahead() if has_gpu else nullcontext():
+        found = cut(exported(module, tuple(example_inputs), of_arguments))
     for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
