@@ -14,7 +14,7 @@ import pytest
 
 from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import budgets, tuning
+from mirage_cli.pipeline import budgets, searching, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, parts_of
 from mirage_cli.pipeline.clock import Clock
@@ -214,6 +214,15 @@ def test_a_model_waits_for_no_program_when_its_budget_is_spent(n: int, tmp_path:
     with Kernels(Settings("h200", workers=1, budget=0.001, db=tmp_path / "model.db"), in_time=True) as kernels:
         found = kernels.of(graphs)
     assert all(isinstance(k, NoKernelError) for k in found) and NO_TIME in str(found[-1])
+
+
+def test_what_has_no_verified_plan_is_not_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up_gpu.pretend(monkeypatch.setattr)
+    monkeypatch.setattr(searching, "verified", lambda *_: [])
+    begun: list[str] = []
+    with Kernels(Settings("h200", workers=1, db=tmp_path / "mirage.db"), on_tuning=begun.append) as kernels:
+        found = kernels.of([gated(128), gated(256)])
+    assert not begun and all("there is no verified plan" in str(k) for k in found)
 
 
 def test_a_program_that_no_model_waits_for_has_a_kernel_behind_its_budget(
