@@ -108,7 +108,7 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
     put_in_place(model.graph)
     as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
     found = cut(model)
-    with Kernels(settings) as kernels:
+    with Kernels(settings, in_time=True) as kernels:
         graphs = [r.graph for r in found.regions]
         times, examples = [r.times for r in found.regions], [r.example for r in found.regions]
         made = kernels.of(graphs, times, examples) if settings.budget else kernels.known(graphs)

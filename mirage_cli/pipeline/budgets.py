@@ -31,6 +31,8 @@ NO_TIME = "it was not tuned: the searches took all of the budget"
 SEARCHING, SEARCHING_LEAST_S = 0.25, 3.0
 """The part of the budget that the searches have, side by side, and at least so many seconds: the process that owns the
 GPU takes as long to start."""
+TUNING = 0.5
+"""The part that is left for tuning though no plan of a program is verified then."""
 
 
 def optimize_together(
@@ -39,19 +41,21 @@ def optimize_together(
     calls: Sequence[int],
     budget_s: float,
     parts: Sequence[float] = (),
+    in_time: bool = False,
 ) -> list[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
     calls: of each program, in a call of the model. budget_s: for all of them. What the database answers is tuned no
     further; nor is that tried again for which no kernel was found with as large a budget. parts: of the time that
-    programs have alike, what each has; those of less are tuned behind the others.
+    programs have alike, what each has; those of less are tuned behind the others. in_time: whether a program has no
+    kernel for which there is no time. Else plans are verified behind the budget, until there is one.
     """
     parts = parts or [1.0] * len(programs)
     each_s = budget_s / max(len(programs), 1)
     known = {i: x for i, (p, _) in enumerate(programs) if (x := given_up(session, p, each_s)) is not None}
     left = [i for i in range(len(programs)) if i not in known]
     some, weights = [programs[i] for i in left], [(calls[i], parts[i]) for i in left]
-    made = of_all(session, some, weights, budget_s, each_s)
+    made = of_all(session, some, weights, budget_s, each_s, in_time)
     for i, result in zip(left, made, strict=True):
         known[i] = result
         if isinstance(result, Result) and result.best is None:
@@ -77,17 +81,19 @@ def of_all(
     weights: Sequence[tuple[int, float]],
     budget_s: float,
     each_s: float,
+    in_time: bool,
 ) -> list[Result | Unfinished]:
     """The results of those that are to be searched, or that the database answers. weights: calls and part of each.
     each_s: what is asked for each."""
+    end = time.monotonic() + budget_s
+    until_s = (end - TUNING * budget_s if session.measures else end) if in_time else math.inf
     if each_s == budget_s:
-        session.allow(budget_s)
+        session.allow(budget_s, None, until_s)
         return list(optimize(session, programs))
     in_turns = max(1.0, len(programs) / session.options.workers)
-    session.allow(each_s, max(SEARCHING * budget_s, SEARCHING_LEAST_S) / in_turns)
+    session.allow(each_s, max(SEARCHING * budget_s, SEARCHING_LEAST_S) / in_turns, until_s)
     if not session.measures:
         return list(optimize(session, programs))
-    end = time.monotonic() + budget_s
     found = first_results(session, programs, weights, end)
     pairs = enumerate(zip(weights, found, strict=True))
     gains = {i: n * part * gain_us(session, programs[i][0], r) for i, ((n, part), r) in pairs}

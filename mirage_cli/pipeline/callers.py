@@ -231,12 +231,18 @@ class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
     OptionError.
 
-    in_model: whether kernels that overlap in other ways are kept too, for a model to choose from. on_tuning: told the
-    name of each program whose tuning begins.
+    in_model: whether kernels that overlap in other ways are kept too, for a model to choose from. in_time: whether a
+    program has no kernel for which the budget leaves no time, as PyTorch computes it then. on_tuning: told the name of
+    each program whose tuning begins.
     """
 
     def __init__(
-        self, settings: Settings, *, in_model: bool = False, on_tuning: Callable[[str], None] = lambda _: None
+        self,
+        settings: Settings,
+        *,
+        in_model: bool = False,
+        in_time: bool = False,
+        on_tuning: Callable[[str], None] = lambda _: None,
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
@@ -247,7 +253,7 @@ class Kernels:
         self.options = Options(workers, budget_s=s.budget, seed=s.seed, in_model=in_model)
         self.path = Path(s.db) if s.db else default_path()
         self.stack = ExitStack()
-        self.on_tuning = on_tuning
+        self.in_time, self.on_tuning = in_time, on_tuning
 
     def __enter__(self) -> Kernels:
         from mirage_cli.pipeline.session import Session
@@ -287,7 +293,7 @@ class Kernels:
         programs = [(p, text) for text, x in distinct.items() for p in x.programs]
         each = [times[text] for _, text in programs]
         parts = [part for text, x in distinct.items() for part in parts_of(x.programs, wanted[text])]
-        found = optimize_together(self.session, programs, each, self.options.budget_s, parts)
+        found = optimize_together(self.session, programs, each, self.options.budget_s, parts, self.in_time)
         problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
         made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
         return [made[x.text] for x in standing]

@@ -14,11 +14,12 @@ KEEPING_S = 0.6
 
 class Clock:
     """When the search has to end, and when verification has to. An interrupt ends the search at once, and verification
-    within KEEPING_S."""
+    within KEEPING_S. until_s: behind which nothing is done, on the monotonic clock."""
 
-    def __init__(self, budget_s: float, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, budget_s: float, interrupted: Callable[[], bool], until_s: float = math.inf) -> None:
         self.budget_s = budget_s
-        self.end_s = time.monotonic() + budget_s
+        self.until_s = until_s
+        self.end_s = min(time.monotonic() + budget_s, until_s)
         self.search_end_s = self.end_s - VERIFYING * budget_s
         self.interrupted = interrupted
         self.stop_s = math.inf
@@ -39,4 +40,5 @@ class Clock:
 
     def verification_is_over(self, behind_s: float = 0.0) -> bool:
         """behind_s: seconds behind the budget that verification may take."""
-        return time.monotonic() > self.end_s + behind_s or (self.was_interrupted() and time.monotonic() > self.stop_s)
+        end_s = min(self.end_s + behind_s, self.until_s)
+        return time.monotonic() > end_s or (self.was_interrupted() and time.monotonic() > self.stop_s)

@@ -64,8 +64,9 @@ def predicted_result(
 
     def late() -> bool:
         """Whether there is no time for more than the one kernel that there has to be: for a plan that takes as long as
-        the last one, or has taken longer."""
-        return checks and bool(passed.kernels) and max(time.monotonic(), begun + last_s) > end
+        the last one, or has taken longer. Nor is there for that one where others need the time."""
+        now = time.monotonic()
+        return checks and (now > session.options.until_s or (bool(passed.kernels) and max(now, begun + last_s) > end))
 
     for i, p in enumerate(found.plans):
         begun = time.monotonic()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Concatenate, ParamSpec, TypeVar  # what comes through a pipe: a function's own result
 
@@ -77,6 +78,16 @@ class Processes:
         with self._lock:
             for child in self._all:
                 child.send_signal(sent)
+
+
+@contextmanager
+def ahead() -> Generator[None]:
+    """Has the process that others are forked from import what they need, while other work is done."""
+    child = Child(__name__, kernels=True)
+    try:
+        yield
+    finally:
+        child.kill()
 
 
 def _hold_interrupts() -> None:

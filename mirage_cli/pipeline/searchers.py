@@ -4,6 +4,7 @@ the others nothing."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import replace
@@ -14,6 +15,7 @@ from mirage_cli.pipeline.searching import Chosen, Doing, Failed, Found, Options,
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.child import ChildDied
 
+NO_TIME = "it was not searched: the budget was spent on others"
 GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 
@@ -49,7 +51,10 @@ def search_or_fail(
     doing: Doing = unheard,
     chosen: Chosen = unheard,
 ) -> Found | Failed:
-    """`search_program`, where a failure of one program must not cost the others their results."""
+    """`search_program`, where a failure of one program must not cost the others their results, and which is not begun
+    when time is up."""
+    if time.monotonic() > options.until_s:
+        return Failed(NO_TIME)
     try:
         return search_program(program, target, options, interrupted, doing, chosen)
     except Exception as error:  # named in the result: the other programs have theirs

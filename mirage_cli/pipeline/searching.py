@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 import traceback
 from collections import Counter
@@ -50,7 +51,9 @@ SELDOM = (20_000, 20, 50)
 class Options:
     """What a user may set. budget_s: for the search and the tuning of one program together. searching_s: for the search
     alone; budget_s is then for tuning alone. context: the context in which calls are timed (`tune.measure.Context`).
-    in_model: whether kernels that overlap in other ways are kept beside the best, for a model to choose from."""
+    in_model: whether kernels that overlap in other ways are kept beside the best, for a model to choose from. until_s:
+    on the monotonic clock, which all processes of a machine share: behind it no program is searched, verified or
+    compiled, though it has no kernel then."""
 
     workers: int = 1
     top: int = 5
@@ -64,6 +67,7 @@ class Options:
     bounds: Bounds = field(default_factory=Bounds)
     searching_s: float | None = None
     in_model: bool = False
+    until_s: float = math.inf
 
     @property
     def search_s(self) -> float:
@@ -185,7 +189,7 @@ def search_program(
     start = time.perf_counter()
     refuse_types(program, target)
     lowered = lower(program)
-    clock = Clock(options.search_s, interrupted)
+    clock = Clock(options.search_s, interrupted, options.until_s)
     result = search_forms(lower(merged(program, lowered)), target, options, clock, doing)
     if result.stopped == "interrupted":
         clock.interrupt()

@@ -5,6 +5,7 @@ What is needed to ask a process is imported when it starts: an answer from the d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -80,9 +81,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def allow(self, budget_s: float, searching_s: float | None = None) -> None:
+    def allow(self, budget_s: float, searching_s: float | None = None, until_s: float = math.inf) -> None:
         """Sets the budget of each program from now on, as `Options` has it."""
-        self.options = replace(self.options, budget_s=budget_s, searching_s=searching_s)
+        self.options = replace(self.options, budget_s=budget_s, searching_s=searching_s, until_s=until_s)
 
     def prepare(self) -> None:
         """Starts the processes that tuning needs: their seconds of imports pass while the search is at work."""

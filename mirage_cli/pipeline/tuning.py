@@ -34,9 +34,11 @@ AHEAD = 8
 def tuned_result(session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float) -> Result:
     """The result of one program on this GPU, stored if there is a kernel. empty: the result without kernels. left_s:
     what the search has left of the budget. Raises MeasureError."""
-    session.on_tuning(program.name)
     stored = session.store.best(key)
     incumbent = readable_incumbent(session, key, stored)
+    if not found.plans and incumbent is None:
+        return empty
+    session.on_tuning(program.name)
     tuned = tune_plans(session, program, key, found, incumbent, left_s)
     session.on_tuned(tuned)
     graphs = {p.id: p.graph for p in found.plans}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +14,13 @@ import pytest
 
 from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import budgets, tuning
+from mirage_cli.pipeline import budgets, searching, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, parts_of
+from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.searchers import NO_TIME
 from mirage_cli.pipeline.searching import Failed, Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec import reader
@@ -92,10 +96,15 @@ class Tuner:
     spent: dict[str, float] = field(default_factory=dict[str, float])
     store: Any = field(default_factory=lambda: Tried())
     ahead: list[str] = field(default_factory=list[str])
-    allowed: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    allowed: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
 
     def together(
-        self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int], budget_s: float, parts: Sequence[float] = ()
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        calls: Sequence[int],
+        budget_s: float,
+        parts: Sequence[float] = (),
+        in_time: bool = False,
     ) -> list[Any]:
         def searched(_: Any, programs: Sequence[tuple[str, str]]) -> list[Any]:
             self.now += self.searching_s
@@ -119,7 +128,7 @@ class Tuner:
             measures=True, target=None, options=Options(workers=16), allow=allow, store=self.store
         )
         programs: Any = [(name, "") for name in self.found]
-        return optimize_together(session, programs, calls, budget_s, parts)
+        return optimize_together(session, programs, calls, budget_s, parts, in_time)
 
 
 @pytest.mark.parametrize(("budget_s", "tuned"), [(3.5, 0), (5.5, 2), (8.0, 5), (20.0, 8), (60.0, 8)])
@@ -176,8 +185,53 @@ def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPa
     results = {name: result(t, "exhausted" if name == "tried" else "budget") for name, t in us.items()}
     tuner = Tuner({name: search_of(10.0, 20.0) for name in us} | {"known": result(50.0, cached=True)}, 4.0, results)
     tuner.together(monkeypatch, [32, 1, 64, 99, 99], 104.0)
-    assert tuner.allowed == [(104.0 / 5, 26.0)]
+    assert tuner.allowed == [(104.0 / 5, 26.0, math.inf)]
     assert tuner.spent == pytest.approx({"attention": 10.0 + 60.0, "vocabulary": 10.0, "norm": 10.0, "tried": 10.0})
+
+
+def test_half_of_a_models_budget_is_for_tuning_though_plans_are_not_verified_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuner = Tuner({"one": search_of(10.0, 20.0), "other": search_of(10.0, 20.0)}, 4.0, now=100.0)
+    tuner.together(monkeypatch, [1, 1], 60.0, in_time=True)
+    assert tuner.allowed == [(30.0, 15.0, 130.0)]
+
+
+def test_no_verification_is_behind_the_end_of_a_budget_that_others_share() -> None:
+    """Elsewhere the cheapest plan is verified behind the budget."""
+    now = time.monotonic()
+    shared, alone = (Clock(0.0, lambda: False, until_s) for until_s in (now, math.inf))
+    assert shared.verification_is_over(30.0) and not alone.verification_is_over(30.0)
+    assert (
+        Clock(30.0, lambda: False, now).search_is_over() and not Clock(30.0, lambda: False, now + 60).search_is_over()
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_model_waits_for_no_program_when_its_budget_is_spent(n: int, tmp_path: Path) -> None:
+    """Its regions are PyTorch's then. Who asks for a program alone has its kernel."""
+    graphs = [gated(128), gated(256)][:n]
+    with Kernels(Settings("h200", workers=1, budget=0.001, db=tmp_path / "model.db"), in_time=True) as kernels:
+        found = kernels.of(graphs)
+    assert all(isinstance(k, NoKernelError) for k in found) and NO_TIME in str(found[-1])
+
+
+def test_what_has_no_verified_plan_is_not_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up_gpu.pretend(monkeypatch.setattr)
+    monkeypatch.setattr(searching, "verified", lambda *_: [])
+    begun: list[str] = []
+    with Kernels(Settings("h200", workers=1, db=tmp_path / "mirage.db"), on_tuning=begun.append) as kernels:
+        found = kernels.of([gated(128), gated(256)])
+    assert not begun and all("there is no verified plan" in str(k) for k in found)
+
+
+def test_a_program_that_no_model_waits_for_has_a_kernel_behind_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up_gpu.pretend(monkeypatch.setattr)
+    monkeypatch.setattr(explore, "PATIENCE", 8)
+    with Kernels(Settings("h200", workers=1, budget=0.001, db=tmp_path / "mirage.db")) as kernels:
+        assert all(isinstance(k, Kernel) for k in kernels.of([gated(128)]))
 
 
 def test_a_search_of_several_has_seconds_of_its_own() -> None:

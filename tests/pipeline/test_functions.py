@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,27 @@ def test_calls_take_what_was_searched_and_nothing_else(tmp_path: Path, monkeypat
     y = x.clone().requires_grad_()
     again(y, w).sum().backward()
     assert y.grad is not None
+
+
+def test_pytorch_computes_of_tensors_without_elements(tmp_path: Path) -> None:
+    """Nothing is searched for them, and other shapes have their kernels."""
+    fast = mirage_cli.kernel(db=tmp_path / "mirage.db", tune=8)(scores)
+    w = torch.randn(24, 9)
+    assert fast(torch.randn(0, 24), w).shape == (0, 9)
+    assert torch.equal(fast(torch.randn(5, 0), torch.randn(0, 9)), torch.full((5, 9), 1 / 9))
+    assert not fast.known
+    with pytest.raises(TraceError, match="without elements"):
+        fast.search(torch.randn(0, 24), w)
+    with pytest.raises(TraceError, match="no tensor"):
+        fast(torch.randn(0, 24), 2.0)
+
+
+def test_the_tutorials_names_are_the_packages() -> None:
+    mi = import_module("mirage_cli.mi")
+    delattr(mirage_cli, "mi")  # as before anything imports it
+    assert mirage_cli.mi is mi and mirage_cli.mi.new_kernel_graph
+    with pytest.raises(AttributeError, match="cli"):
+        mirage_cli.cli_  # noqa: B018
 
 
 def test_what_is_no_program_is_refused() -> None:

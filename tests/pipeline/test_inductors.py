@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -56,3 +57,22 @@ def test_what_is_not_begun_is_compiled_when_it_is_called(gated: Cut, monkeypatch
     with Inductors(gated.model, gated.regions) as several:
         own = gated.model.get_submodule(region.module)
         assert several.of(region.module, own) == ("compiled when called", own)
+
+
+def test_nothing_is_compiled_any_more_behind_the_end(gated: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python waits for its threads when it ends, as behind an interrupt."""
+    (region,) = gated.regions
+    begun, said = threading.Event(), list[str]()
+
+    def endless(*_: Any) -> Any:
+        begun.set()
+        while True:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(inductors, "by_inductor", endless)
+    with Inductors(gated.model, gated.regions, said.append) as several:
+        several.begin(region.graph.name)
+        assert begun.wait(30)
+    assert isinstance(several.begun[region.module].exception(30), SystemExit)
+    several.thread.shutdown()
+    assert said == [f"{region.module} is tuned"]

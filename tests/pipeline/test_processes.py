@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from mirage_cli.pipeline import processes
 from mirage_cli.pipeline.processes import Processes
 from mirage_cli.tune.child import ChildDied, ChildKilled
 
@@ -137,6 +139,7 @@ EARLY = """
 import time
 from pathlib import Path
 from asked_functions import wait
+from mirage_cli.pipeline import processes
 from mirage_cli.pipeline.processes import Processes
 
 with Processes(1) as processes:
@@ -162,3 +165,21 @@ def test_what_runs_at_the_end_is_killed_and_what_has_not_begun_does_not(function
     assert isinstance(begun.exception(60), ChildKilled) and not (tmp_path / "late").exists()
     with pytest.raises(CancelledError):
         late.result()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_processes_are_forked_from_is_asked_for_ahead(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that kernels run in, which starts it, and which ends with the work that was done meanwhile."""
+    seen = list[object]()
+
+    class Started:
+        def __init__(self, entry: str, *, kernels: bool) -> None:
+            seen.append((entry, kernels))
+
+        def kill(self) -> None:
+            seen.append("killed")
+
+    monkeypatch.setattr(processes, "Child", Started)
+    with suppress(ZeroDivisionError), processes.ahead():
+        seen.append(1 // (not fails))
+    assert seen == [(processes.__name__, True), *[1] * (not fails), "killed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from mirage_cli.ir.program import Range
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.callers import Kernel, faster_than_eager, slow
 from mirage_cli.pipeline.models import region as region_module
-from mirage_cli.pipeline.models.agreement import NotRunError, agrees
+from mirage_cli.pipeline.models.agreement import NotRunError, Sample, agrees
 from mirage_cli.pipeline.models.anysize import in_range
 from mirage_cli.pipeline.models.model import Replaced, as_module, gain_of
 from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported
@@ -385,6 +386,26 @@ def test_sizes_to_trace_at_are_different_primes_in_the_ranges() -> None:
     assert len(two_each({str(i): (1, 99) for i in range(20)})) == 12
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("wrong_at", [lambda n: n > 60, lambda n: n < 8])
+def test_each_size_is_compared_when_it_is_large_and_when_it_is_small(
+    axis: int, wrong_at: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is another one at some sizes alone is refused."""
+    found = block(BATCH, TOKENS)
+    (region,) = found.regions
+    module = attribute(found.model, region.module)
+    made_by = Sample.made_by
+
+    def made(sample: Sample, module: Any) -> Any:
+        off = 1.0 if wrong_at([*sample.sizes.values()][axis]) else 0.0
+        return [y + off for y in made_by(sample, module) or []]
+
+    assert agrees(module, region)
+    monkeypatch.setattr(Sample, "made_by", made)
+    assert not agrees(module, region)
+
+
 def test_ranges_are_cut_where_kernels_no_longer_count() -> None:
     symbols = {"b": Symbol(1, 1 << 16, 4), "t": Symbol(1, 1 << 16, None)}
     ranges = in_range(symbols, [Times(4096, ("b", "t")), 7])
@@ -495,7 +516,7 @@ def off(function, sizes):
 with torch.no_grad():
     said = []
     dims = {0: Dim("b", min=1, max=8), 1: Dim("t", min=1, max=40)}
-    fast = mirage_cli.optimize(model, (torch.randn(3, 5, 16),), budget=5, db=db, dynamic=(dims,), say=said.append)
+    fast = mirage_cli.optimize(model, (torch.randn(3, 5, 16),), budget=60, db=db, dynamic=(dims,), say=said.append)
     found["said"] = said
     found["optimized"] = off(fast, [(1, 1), (1, 40), (8, 1), (3, 17), (8, 40)])
     compiled, graphs = backend.compiled, []

@@ -84,8 +84,8 @@ def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
     """A search that has used up its budget."""
 
     class Late(Clock):
-        def __init__(self, budget_s: float, interrupted: object) -> None:
-            super().__init__(budget_s, lambda: False)
+        def __init__(self, budget_s: float, interrupted: object, until_s: float) -> None:
+            super().__init__(budget_s, lambda: False, until_s)
             self.end_s = time.monotonic()
 
     monkeypatch.setattr(searching, "Clock", Late)

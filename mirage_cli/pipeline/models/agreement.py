@@ -17,7 +17,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.named import WHOLE
 from mirage_cli.pipeline.models.region import Kept, Region
-from mirage_cli.pipeline.models.symbols import placeholders, symbols_of, two_each, valued
+from mirage_cli.pipeline.models.symbols import PRIMES, placeholders, symbols_of, two_each, valued
 from mirage_cli.spec.aten.trace import row_of
 from mirage_cli.verify.decided import decided
 from mirage_cli.verify.float64 import called64
@@ -33,7 +33,9 @@ MOVED, TIMES = 16, 4.0
 """Evaluations that show what rounding may decide, and how many times as much as rounding moves each of their results
 (`verify.rounding`)."""
 EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
-"""Sizes to compare at of those that differ by call, besides primes."""
+"""Sizes to compare at of those that differ by call, besides primes: large for one of them, small for the others."""
+SMALL = PRIMES[2:]
+"""Primes for the one: each size is compared when it is large, and when it is small."""
 
 
 def differs(module: Any, region: Region) -> str:
@@ -63,6 +65,8 @@ def agrees(module: Any, region: Region) -> bool:
     ranges = {name: (s.least, s.most) for name, s in symbols_of(module).items()}
     ranges |= {s.symbol: (s.least, s.most) for s in region.sized if s.symbol in ranges}
     odd = {name: n for name, (n, _) in two_each(ranges).items()}
+    for name, (least, most) in [*ranges.items()][:1]:
+        odd[name] = next((n for n in SMALL if least <= n <= most and n not in odd.values()), odd[name])
     even = {name: max(least, min(most, n)) for (name, (least, most)), n in zip(ranges.items(), EVEN, strict=False)}
     for sizes in [odd, even] if ranges else [{}]:
         with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():

@@ -39,7 +39,8 @@ class KernelFunction:
         self.known: dict[Sizes, Callable[..., Any]] = {}
 
     def __call__(self, *tensors: torch.Tensor, **named: torch.Tensor) -> Any:
-        """By the kernel for these shapes; by PyTorch where there is none, where a gradient is asked for, and on a CPU.
+        """By the kernel for these shapes; by PyTorch where there is none, where a gradient is asked for, on a CPU, and
+        of tensors without elements.
 
         Raises TraceError where the function is no program, or an argument is given by name.
         """
@@ -48,6 +49,8 @@ class KernelFunction:
         if named:
             raise TraceError(self.name, f"give {', '.join(named)} by position, as all arguments of a kernel")
         sizes = self.sizes(tensors)
+        if not all(x.numel() for x in tensors):
+            return self.function(*tensors)
         if sizes not in self.known:
             self.find(tensors, self.settings)
         return self.known[sizes](*tensors)

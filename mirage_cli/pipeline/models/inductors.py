@@ -7,6 +7,8 @@ meanwhile, where times are taken: Inductor looks for the fastest of its own conf
 from __future__ import annotations
 
 import copy
+import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any  # compiled functions
@@ -30,12 +32,16 @@ def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
 
 
 class Inductors:
-    """Of a model's regions, each compiled once: a context manager."""
+    """Of a model's regions, each compiled once: a context manager, at the end of which nothing is compiled any more.
+    say: is told what is waited for."""
 
-    def __init__(self, model: torch.nn.Module, regions: Sequence[Region]) -> None:
-        self.model = model
+    def __init__(
+        self, model: torch.nn.Module, regions: Sequence[Region], say: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self.model, self.say = model, say
         self.regions = {r.graph.name: r for r in regions}
         self.thread = ThreadPoolExecutor(1, "inductor")
+        self.compiling: int | None = None  # the thread, while it compiles
         self.begun: dict[str, Future[Callable[..., Any]]] = {}
         self.made: dict[str, Callable[..., Any]] = {}
 
@@ -43,24 +49,40 @@ class Inductors:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Has the thread end: Python would wait for it at its own end, whatever it still compiles."""
         self.thread.shutdown(wait=False, cancel_futures=True)
+        if self.compiling is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.compiling), ctypes.py_object(SystemExit))
 
     def begin(self, program: str) -> None:
-        """Has the thread compile for the region that this program is of. Sizes that differ by call are known when it
-        runs."""
+        """Has the thread compile for the region that this program is of, whose tuning begins. Sizes that differ by call
+        are known when it runs."""
         region = self.regions.get(program)
-        if region is None or region.sized or region.module in self.begun:
+        if region is None:
+            return
+        self.say(f"{region.module} is tuned")
+        if region.sized or region.module in self.begun:
             return
         own = self.model.get_submodule(region.module)
         if isinstance(own, torch.fx.GraphModule):
             values = [n.meta["val"] for n in placeholders(own.graph)]
-            self.begun[region.module] = self.thread.submit(by_inductor, copy.deepcopy(own), values)
+            self.begun[region.module] = self.thread.submit(self.compiled, copy.deepcopy(own), values)
+
+    def compiled(self, own: torch.fx.GraphModule, values: Sequence[Any]) -> Callable[..., Any]:
+        """`by_inductor`, in the thread."""
+        self.compiling = threading.get_ident()
+        try:
+            return by_inductor(own, values)
+        finally:
+            self.compiling = None
 
     def of(self, module: str, own: torch.nn.Module) -> Callable[..., Any]:
         """For the region of this module, which is its `own`. What the thread could not compile is compiled when it is
         called."""
         if module not in self.made:
             begun = self.begun.get(module)
+            if begun is None or not begun.done():
+                self.say(f"{module}: Inductor compiles it, to be timed beside its kernel")
             compiled = None if begun is None or begun.exception() is not None else begun.result()
             self.made[module] = compiled or torch.compile(own, dynamic=False)
         return self.made[module]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any  # models, their arguments and results
 
@@ -35,6 +37,7 @@ from mirage_cli.pipeline.models.regions import PREFIX, Cut, attribute, cut, expo
 from mirage_cli.pipeline.models.straight import Steps
 from mirage_cli.pipeline.models.symbols import placeholders, shape_of
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.pipeline.processes import ahead
 from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
@@ -43,6 +46,8 @@ WHOLE_S = 20.0
 """What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
 OPERATOR_S = 0.02
 """Of that for each operator: 33 s for the 1,653 that a cut of Llama with 32 layers has, on an H200's host."""
+AT_ONCE = partial(print, flush=True)
+"""Prints a line that is to be read while the work goes on."""
 
 
 @dataclass(frozen=True)
@@ -141,34 +146,37 @@ def optimize(
     seed: int = 0,
     workers: int | None = None,
     db: str | Path | None = None,
-    say: Callable[[str], object] = print,
+    say: Callable[[str], object] = AT_ONCE,
 ) -> torch.nn.Module:
     """The same function or module with the kernels that were found for it, for inputs of these shapes.
 
     example_inputs: positional; a tensor is one argument. dynamic: the sizes that differ by call, as `dynamic_shapes` of
     `torch.export`; of a function, for its arguments in order. budget: seconds of search and tuning for all regions
-    together; what the database answers takes none. target: as of `mirage search`. say: is told what was taken, what was
-    not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
-    computes. Raises MirageError, TypeError, and what `torch.export` raises.
+    together; what the database answers takes none. target: as of `mirage search`. say: is told what is being done, what
+    was taken, what was not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not
+    for, PyTorch computes. Raises MirageError, TypeError, and what `torch.export` raises.
     """
     settings = Settings(target, budget, seed, workers, db)
-    settings.gpu()
+    _, has_gpu = settings.gpu()
     if not callable(function):
         raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     module = as_module(function)
     of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
-    found = cut(exported(module, tuple(example_inputs), of_arguments))
+    say("the model is traced")
+    with ahead() if has_gpu else nullcontext():
+        found = cut(exported(module, tuple(example_inputs), of_arguments))
     for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
     in_model = sum(r.times for r in found.regions) > 1
     if in_model:
         settings = replace(settings, budget=budget * (1 - IN_MODEL))
-    with Inductors(found.model, found.regions) as inductors:
-        with Kernels(settings, in_model=in_model, on_tuning=inductors.begin) as kernels:
-            some = found.regions
+    some = found.regions
+    say(f"{len(some)} regions are searched and tuned, for {settings.budget:.0f} s in all")
+    with Inductors(found.model, some, say) as inductors:
+        with Kernels(settings, in_model=in_model, in_time=True, on_tuning=inductors.begin) as kernels:
             made = kernels.of([r.graph for r in some], [r.times for r in some], [r.example for r in some])
             measures = kernels.measures
         model, original = found.model, with_own_graph(found.model)
@@ -182,6 +190,7 @@ def optimize(
                     setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
             left = between(model) if used else []
             if figures is not None:
+                say("the model is compiled")
                 for other in left:
                     other.compile(dynamic=dynamic is not None)
                 if in_model:
@@ -274,6 +283,7 @@ def is_faster(
         if (compiling_s := OPERATOR_S * operators(original)) > WHOLE_S:
             say(f"the model was not timed as a whole: Inductor would take some {compiling_s:.0f} s to compile it")
             return True
+        say("Inductor compiles the model without kernels, to be timed beside it")
         with unchanged(original, inputs):
             whole = timed(model, torch.compile(module, dynamic=False), [inputs])
         figures.keep_model(text, kernels, whole)
