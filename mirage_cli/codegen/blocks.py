@@ -25,7 +25,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
-from mirage_cli.ir.whole import Bounds, bounds
+from mirage_cli.ir.whole import EXACT, Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -34,8 +34,6 @@ LINE_BYTES = 128
 """A cache line (CUDA C++ programming guide)."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for a matrix product where an axis is too small for it."""
-EXACT = {"float16": 2048, "bfloat16": 256}
-"""Up to here these types have all whole numbers."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_cli.codegen import nodes
-from mirage_cli.codegen.blocks import EXACT, ScheduledKernel
+from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, Axes, Expr
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import Arg, Eqn
+from mirage_cli.ir.whole import EXACT
 
 PACKED = 4
 """Bytes that are brought to float16 at once."""

@@ -8,6 +8,8 @@ from fractions import Fraction
 from typing import Literal as OneOf
 from typing import TypeAlias
 
+from mirage_cli.ir.whole import EXACT
+
 Axes = tuple[str, ...]
 """The axes of a block, in order. A merged axis has the names of its axes with `*` between them."""
 
@@ -33,7 +35,7 @@ def half(dim: str) -> str:
     return f"{dim}/2"
 
 
-RAISED = {"float16": 1024, "bfloat16": 128}
+RAISED = {dtype: most // 2 for dtype, most in EXACT.items()}
 """float16 numbers in [1024, 2048), and bfloat16 numbers in [128, 256), are all the whole ones: the last bits of
 RAISED + n are those of n below RAISED."""
 

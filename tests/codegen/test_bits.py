@@ -13,9 +13,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mirage_cli.codegen.blocks import EXACT
 from mirage_cli.codegen.helpers import BYTES, PAIRS
 from mirage_cli.codegen.nodes import RAISED
+from mirage_cli.ir.whole import EXACT
 
 Words: TypeAlias = NDArray[np.int64]
 """A register of 32 bits in each thread."""
