@@ -79,9 +79,8 @@ def _positions(a: Atom) -> tuple[str, int]:
     match a:
         case str():
             return a, 1
-        case Quotient() if len(a.of.terms) == 1 and a.of.offset % a.by == 0 and isinstance(a.of.terms[0][0], str):
-            d, step = a.of.terms[0]
-            return (d, a.by) if step == 1 else ("", 0)
+        case Quotient(Index(terms=((str() as d, 1),), offset=offset), by) if offset % by == 0:
+            return d, by
         case _:
             return "", 0
 
