@@ -25,7 +25,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
-from mirage_cli.ir.whole import Bounds, bounds
+from mirage_cli.ir.whole import EXACT, Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -34,8 +34,6 @@ LINE_BYTES = 128
 """A cache line (CUDA C++ programming guide)."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for a matrix product where an axis is too small for it."""
-EXACT = 2048
-"""Up to here float16 has all whole numbers."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
 
@@ -363,8 +361,11 @@ class ScheduledKernel:
         """Whether it is a product, element by element, that one equation reads."""
         row = OPS[e.op]
         readers = [x.out for x in self.kernel.body for v in x.values if v == e.out]
-        stored = any(s.value == e.out for s in self.kernel.stores)
-        return row.kind == "elementwise" and row.growth == "product" and len(readers) == 1 and not stored
+        alone = len(readers) == 1 and not self._stored(e.out)
+        return row.kind == "elementwise" and row.growth == "product" and alone
+
+    def _stored(self, value: str) -> bool:
+        return any(s.value == value for s in self.kernel.stores)
 
     def elements(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
@@ -378,15 +379,34 @@ class ScheduledKernel:
     @cached_property
     def small_integers(self) -> Mapping[str, Bounds]:
         """Values that are whole numbers which the program's type holds exactly: what they are computed in, unless a
-        larger integer is made of them."""
-        if self.graph.dtype != "float16":
+        larger integer is made of them. In bfloat16 what products take: all else is in float32 where it is read."""
+        found = self.bounded
+        if self.graph.dtype != "bfloat16":
+            return found
+        kept = {v: b for v, b in found.items() if v in self.loads}
+        for e in reversed(self.kernel.body):
+            readers = [x for x in self.kernel.body if e.out in x.values]
+            if e.out in found and readers and not self._stored(e.out) and all(self._takes(x, kept) for x in readers):
+                kept[e.out] = found[e.out]
+        return kept
+
+    @cached_property
+    def bounded(self) -> Mapping[str, Bounds]:
+        """Whole numbers that the program's type holds exactly, and of which no larger integer is made."""
+        if self.graph.dtype not in EXACT:
             return {}
         found = bounds(self.kernel, self.tensors)
-        kept = {v: b for v, b in found.items() if max(map(abs, b)) <= EXACT}
+        kept = {v: b for v, b in found.items() if max(map(abs, b)) <= EXACT[self.graph.dtype]}
         for e in reversed(self.kernel.body):
             if e.type == "int" and any(e.out in x.values for x in self.kernel.body if self._counts(x, kept)):
                 kept.pop(e.out, None)
         return kept
+
+    def _takes(self, e: Eqn, narrow: Collection[str]) -> bool:
+        """Whether an equation is a product on the matrix units, or makes for one what these are, or what may be a
+        factor of its result."""
+        multiplied = e.op == "dot" and on_matrix_units(e, self.dims, self.block)
+        return multiplied or e.out in narrow or self._multiplies(e)
 
     @staticmethod
     def _counts(e: Eqn, narrow: Collection[str]) -> bool:

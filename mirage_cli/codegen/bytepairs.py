@@ -21,7 +21,7 @@ from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.program import HALVES, Eqn, cast_of
+from mirage_cli.ir.program import HALVES, Eqn, cast_of, live_eqns
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 
 
@@ -100,6 +100,15 @@ def read_as_multiplied(k: ScheduledKernel, e: Eqn, value: str) -> bool:
     return any(steps.get(d) == 1 for d in e.axes)
 
 
+def is_read_as_multiplied(k: ScheduledKernel, e: Eqn) -> bool:
+    """Whether all that takes what a narrow equation computes is products of bytes that are read so."""
+    needed = {s.value for s in k.kernel.stores} | {v for x in k.factored.values() for v in x.by}
+    readers = [x for x in live_eqns([*_body(k)], needed) if e.out in x.values]
+    found = narrow.sum_of(k, e.out)
+    products = (x.op == "dot" and on_matrix_units(x, k.dims, k.block) for x in readers)
+    return found is not None and all(products) and all(read_as_multiplied(k, x, found.byte) for x in readers)
+
+
 def block_axes(k: ScheduledKernel, x: Load) -> Axes:
     """The axes of a block of pairs: those of the operand that it is part of."""
     return next(_axes(matrices(k, e), found) for e, found in _operands(k) if found.sum.byte == x.out)
@@ -113,14 +122,14 @@ def _axes(m: Matrices, x: Paired) -> Axes:
 def _halves(k: ScheduledKernel, x: Paired, axes: Axes) -> tuple[Expr, Expr]:
     """The operand for even and for odd positions along its axis."""
     block = nodes.Value(x.sum.byte, axes)
-    if k.graph.dtype == "bfloat16":
-        first, second = (nodes.MatrixType(nodes.PairBytes(block, second)) for second in (False, True))
-        return first, second
-    less = narrow.subtracted(k, x.sum)
+    dtype, less = k.graph.dtype, narrow.subtracted(k, x.sum)
 
     def one(second: bool) -> Expr:
+        if x.sum.bits == narrow.WHOLE and dtype == "bfloat16":
+            return nodes.MatrixType(nodes.PairBytes(block, second))
         own = nodes.EverySecond(less, second) if x.dim in less.axes else less
-        return nodes.PairBits(block, second, *x.sum.bits, nodes.Spread(own, axes) if own.axes else own)
+        found = nodes.PairBits(block, second, *x.sum.bits, nodes.Spread(own, axes) if own.axes else own, dtype)
+        return nodes.MatrixType(found) if dtype == "bfloat16" else found
 
     return one(False), one(True)
 
@@ -147,7 +156,7 @@ def _operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
         return None
     for left in (True, False):
         value = m.left if left else m.right
-        found = narrow.sum_of(k, value) if dtype == "float16" else _whole_byte(k, value)
+        found = narrow.sum_of(k, value) or (_whole_byte(k, value) if dtype == "bfloat16" else None)
         dim = None if found is None else _own_axis(k, m, found, left)
         if found is not None and dim is not None and _side_by_side(k, k.loads[found.byte], dim):
             return Paired(left, found, dim)

@@ -492,7 +492,7 @@ class _Checker:
                 _must(first.axes == second.axes and nodes.half(d) in first.axes, f"no blocks of every second {d}")
             case nodes.EverySecond(block):
                 _must(len(block.axes) == 1, f"every second element along one of {block.axes}")
-            case nodes.PairBits(block, less=less):
+            case nodes.ByteBits(block, less=less) | nodes.PairBits(block, less=less):
                 _must(less.axes in ((), block.axes), "a subtrahend with other axes")
             case nodes.Masked(block, dims):
                 _must({*dims} <= self.padded & {*block.axes}, f"{dims} are no padded axes")
@@ -538,6 +538,8 @@ class _Checker:
                 return self.zero.get(name, NOWHERE)
             case nodes.Masked(_, dims, number):
                 return some[0][0] - {*dims} if number.value else some[0][0] | {*dims}
+            case nodes.ByteBits():
+                return frozenset(d for d in self.padded if self.beyond(x, d) == 0)
             case nodes.Apply(op) if OPS[op].linear:
                 return frozenset(d for d in self.padded if self.beyond(x, d) == 0)
             case nodes.Apply() | nodes.AddedLast() if zero == "all":
@@ -578,13 +580,14 @@ class _Checker:
         match x:
             case nodes.Literal(number) if isfinite(number):
                 return Fraction(number)
-            case nodes.RaisedBits(byte) if self.beyond(byte, d) == 0:
-                return Fraction(x.of_zero)
+            case nodes.ByteBits(byte, less=less):
+                subtracted = self.beyond(less, d) if self.beyond(byte, d) == 0 else None
+                return None if subtracted is None else x.of_zero - subtracted
             case nodes.Apply(op, args) if OPS[op].linear:
                 found = [self.beyond(a, d) for a in args]
                 known = [c * n for c, n in zip(OPS[op].linear, found, strict=True) if n is not None]
                 return sum(known, Fraction(0)) if len(known) == len(found) else None
-            case nodes.Spread(block) | nodes.Repeated(block):
+            case nodes.Spread(block) | nodes.Repeated(block) | nodes.MatrixType(block):
                 return self.beyond(block, d)
             case _:
                 return Fraction(0) if d in self.zeros(x) else None
@@ -603,7 +606,7 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return (left, right, accumulator) if isinstance(accumulator, nodes.Dot) else (left, right)
         case nodes.Product(a, b) | nodes.AddedLast(a, b) | nodes.InTurns(a, b):
             return a, b
-        case nodes.PairBits(block, less=less):
+        case nodes.ByteBits(block, less=less) | nodes.PairBits(block, less=less):
             return block, less
         case nodes.ExpDifference(block, shift):
             return block, shift

@@ -113,7 +113,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if e.out in k.postponed and len(e.values) == 1:
         return Computed(_argument(k, e.values[0], want, e, False), _zero_lanes(s, e))
     if e.out in k.small_integers:
-        return Computed(narrow.computed(k, e))
+        return Computed(narrow.computed(k, e, bytepairs.is_read_as_multiplied(k, e)))
     if cast := cast_of(e):
         return Computed(_rounded(k, e, cast, want), _zero_lanes(s, e))
     given = _with_sizes(k, e) if e.type == "bool" else e.args

@@ -105,40 +105,82 @@ def ended(x):
 """What modules start with in which a product is to end in the iteration that starts it."""
 BYTES = '''
 @triton.jit
-def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, pure: tl.constexpr = False):
-    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time. What is
-    said to be pure Triton moves behind the exchange that brings bytes to the threads that multiply them: they are read
-    from shared memory one by one then, but where four lie side by side along the summed axis."""
+def byte_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, less, pure: tl.constexpr = False):
+    """1024 + ((x >> shift) & mask ^ sign) - less of bytes, as float16, whose last bits it is; in bfloat16, which has
+    seven of them, 128 in place of 1024. In the type of less, which Triton's interpreter gets as float32 in place of
+    bfloat16. Four bytes at a time. What is said to be pure Triton moves behind the exchange that brings bytes to the
+    threads that multiply them: they are read from shared memory one by one then, but where four lie side by side along
+    the summed axis."""
     if INTERPRETED:
-        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16)
-    else:
+        raised: tl.constexpr = 1024 if less.dtype == tl.float16 else 128
+        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + raised).to(less.dtype) - less
+    elif less.dtype == tl.float16:
         return tl.inline_asm_elementwise(
             """{
-            .reg .b32 n, a;
+            .reg .b32 n, a, b;
             and.b32 n, $3, 255;
             shr.u32 a, $2, n;
             lop3.b32 a, a, $4, $5, 0x6a;
-            prmt.b32 $0, a, 0x64646464, 0x4140;
-            prmt.b32 $1, a, 0x64646464, 0x4342;
+            prmt.b32 b, a, 0x64646464, 0x4140;
+            sub.rn.f16x2 $0, b, $6;
+            prmt.b32 b, a, 0x64646464, 0x4342;
+            sub.rn.f16x2 $1, b, $7;
             }""",
-            "=r,=r,r,r,r,r",
-            [x, tl.full((), shift, tl.uint8), tl.full((), mask, tl.uint8), tl.full((), sign, tl.uint8)],
+            "=r,=r,r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.uint8), tl.full((), mask, tl.uint8), tl.full((), sign, tl.uint8), less],
             tl.float16,
             pure,
             4,
         )
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a, b, minus;
+            mov.b32 minus, 0xbf80bf80;
+            and.b32 n, $3, 255;
+            shr.u32 a, $2, n;
+            lop3.b32 a, a, $4, $5, 0x6a;
+            prmt.b32 b, a, 0x43434343, 0x4140;
+            fma.rn.bf16x2 $0, $6, minus, b;
+            prmt.b32 b, a, 0x43434343, 0x4342;
+            fma.rn.bf16x2 $1, $7, minus, b;
+            }""",
+            "=r,=r,r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.uint8), tl.full((), mask, tl.uint8), tl.full((), sign, tl.uint8), less],
+            tl.bfloat16,
+            pure,
+            4,
+        )
 '''.strip()
-"""What modules start with that compute in float16 with parts of bytes."""
+"""What modules start with that compute in 16 bits with parts of bytes."""
 PAIRS = '''
 @triton.jit
 def pair_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr, less):
-    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16. The last bits of 1024 + n * 2^places are
-    those of n * 2^places, so what lies `places` above the start of a byte need not be shifted: its fraction with
-    2^places is exact. Two elements at a time, in a text that is said to be pure: Triton moves it behind the read of
-    shared memory that brings each thread the elements that it multiplies."""
+    """1024 + ((x >> shift) & mask ^ sign) - less of 16 bits each, as float16; 128 in place of 1024 as bfloat16. The
+    last bits of 1024 + n * 2^places are those of n * 2^places, so what lies `places` above the start of a byte need not
+    be shifted: its fraction with 2^places is exact. bfloat16 has too few bits for that. In the type of less, and two
+    elements at a time, in a text that is said to be pure: Triton moves it behind the read of shared memory that brings
+    each thread the elements that it multiplies."""
     places: tl.constexpr = shift % 8
     if INTERPRETED:
-        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16) - less
+        raised: tl.constexpr = 1024 if less.dtype == tl.float16 else 128
+        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + raised).to(less.dtype) - less
+    elif less.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a, minus;
+            mov.b32 minus, 0xbf80bf80;
+            and.b32 n, $2, 255;
+            shr.u32 a, $1, n;
+            lop3.b32 a, a, $3, $4, 0x6a;
+            fma.rn.bf16x2 $0, $5, minus, a;
+            }""",
+            "=r,r,r,r,r,r",
+            [x, tl.full((), shift, tl.int16), tl.full((), mask, tl.int16), tl.full((), sign + 0x4300, tl.int16), less],
+            tl.bfloat16,
+            True,
+            2,
+        )
     elif places == 0:
         return tl.inline_asm_elementwise(
             """{
@@ -509,7 +551,7 @@ HELPERS = {
     "MATRIX_TYPE",
     "INTERPRETED",
     "to_bfloat16",
-    "raised_bits",
+    "byte_bits",
     "pair_bits",
     "pair_bytes",
     "every_second",

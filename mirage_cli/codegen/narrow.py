@@ -1,8 +1,9 @@
-"""Whole numbers that float16 holds exactly, computed in it: parts of bytes, and sums of them.
+"""Whole numbers that a type of 16 bits holds exactly, computed in it: parts of bytes, and sums of them.
 
-By way of float32, each byte costs a conversion to float32, operations of 32 bits, and a conversion to float16. For n
-below 1024, the last bits of 1024 + n in float16 are those of n: so the parts of four bytes become four numbers by logic
-alone (Kim et al., "Who Says Elephants Can't Run", 2022), and 1024 is subtracted together with whatever else is.
+By way of float32, each byte costs a conversion to float32, operations of 32 bits, and a conversion to 16. For n below
+1024, the last bits of 1024 + n in float16 are those of n, and for n below 128 those of 128 + n in bfloat16: so the
+parts of four bytes become four numbers by logic alone (Kim et al., "Who Says Elephants Can't Run", 2022), and what was
+added is subtracted together with whatever else is.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_cli.codegen import nodes
-from mirage_cli.codegen.blocks import EXACT, ScheduledKernel
+from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, Axes, Expr
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import Arg, Eqn
+from mirage_cli.ir.whole import EXACT
 
 PACKED = 4
 """Bytes that are brought to float16 at once."""
@@ -37,6 +39,8 @@ class Sum:
 
 WHOLE = (0, 255, 128)
 """The bits of a byte of int8."""
+ARITHMETIC = {"float16": "float16", "bfloat16": "float32"}
+"""What a narrow equation that is no such sum is computed in, by the program's type."""
 
 
 def packed(k: ScheduledKernel, value: str) -> bool:
@@ -51,25 +55,27 @@ def of_bytes(k: ScheduledKernel, value: str, pure: bool = False) -> Expr:
     return _written(k, Sum(value, WHOLE, 0, ()), k.axes_of(value), pure)
 
 
-def computed(k: ScheduledKernel, e: Eqn) -> Expr:
-    """What a narrow equation computes."""
-    want = k.axes_of(e.out)
+def computed(k: ScheduledKernel, e: Eqn, pure: bool) -> Expr:
+    """What a narrow equation computes. pure: as `ByteBits.pure`."""
+    want, dtype = k.axes_of(e.out), k.graph.dtype
     found = _sum(k, e)
     if found is not None:
-        return _written(k, found, want)
+        return _written(k, found, want, pure)
     row = OPS[e.op]
     if row.of_integers or row.integers:
         blocks = tuple(_whole(k, a, want) for a in e.args)
-        return nodes.Cast(nodes.Apply(e.op, blocks, True, want, bool(row.of_integers)), "int32", "float16")
-    args = tuple(_half(k, a, want) for a in e.args)
+        return nodes.Cast(nodes.Apply(e.op, blocks, True, want, bool(row.of_integers)), "int32", dtype)
+    args = tuple(_number(k, a, want) for a in e.args)
     x = nodes.Apply(e.op, args, True, want)
-    return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
+    in_type = ARITHMETIC[dtype] == dtype and all(isinstance(a, str) for a in e.args)
+    return x if in_type else nodes.Cast(x, "float32", dtype)
 
 
 def sum_of(k: ScheduledKernel, value: str) -> Sum | None:
     """A value as a sum with a part of a block of bytes, if it is that block or made of it."""
     if packed(k, value):
-        return Sum(value, WHOLE, 0, ())
+        found = Sum(value, WHOLE, 0, ())
+        return found if _stays_exact(k, found) else None
     return _sum(k, k.eqns[value]) if value in k.eqns and value in k.small_integers else None
 
 
@@ -86,13 +92,13 @@ def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _half(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
+def _number(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a)
     x: Expr = k.block_of(a)
-    kind = k.type_of(a)
-    if kind not in ("float16", "bool"):
-        x = nodes.Cast(x, kind, "float16")
+    kind, computed_in = k.type_of(a), ARITHMETIC[k.graph.dtype]
+    if kind not in (computed_in, "bool"):
+        x = nodes.Cast(x, kind, computed_in)
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
@@ -140,23 +146,24 @@ def _bits(k: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | 
 
 
 def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
-    """Whether what is subtracted from the raised bits is exact, whatever it is added up of first."""
-    largest = sum(abs(c) * max(map(abs, k.small_integers[v])) for v, c in x.others)
-    return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
+    """Whether the raised bits and what is subtracted from them are exact, whatever it is added up of first."""
+    raised, dtype = RAISED[k.graph.dtype], k.graph.dtype
+    if x.bits[1] >= raised or not all(v in k.bounded and abs(c) == 1 for v, c in x.others):
+        return False
+    largest = sum(max(map(abs, k.bounded[v])) for v, _ in x.others)
+    return raised + x.bits[2] + abs(x.number) + largest <= EXACT[dtype]
 
 
 def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
-    raised = nodes.RaisedBits(k.block_of(x.byte), *x.bits, pure)
     less = subtracted(k, x)
-    return nodes.Apply(
-        "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want
-    )
+    less = less if less.axes == want or not less.axes else nodes.Spread(less, want)
+    return nodes.ByteBits(k.block_of(x.byte), *x.bits, less, k.graph.dtype, pure)
 
 
 def subtracted(k: ScheduledKernel, x: Sum) -> Expr:
     """What is subtracted from the raised bits of a sum."""
-    axes = k.axes({d for v, _ in x.others for d in k.axes_of(v)})
-    less: Expr = nodes.Literal(Fraction(RAISED + x.bits[2] - x.number))
+    axes, dtype = k.axes({d for v, _ in x.others for d in k.axes_of(v)}), k.graph.dtype
+    less: Expr = nodes.Literal(Fraction(RAISED[dtype] + x.bits[2] - x.number))
     for v, c in x.others:
-        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(k, v, axes)), True, axes)
-    return less
+        less = nodes.Apply("sub" if c > 0 else "add", (less, _number(k, v, axes)), True, axes)
+    return nodes.MatrixType(less) if x.others and dtype == "bfloat16" else less

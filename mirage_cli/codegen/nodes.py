@@ -8,6 +8,8 @@ from fractions import Fraction
 from typing import Literal as OneOf
 from typing import TypeAlias
 
+from mirage_cli.ir.whole import EXACT
+
 Axes = tuple[str, ...]
 """The axes of a block, in order. A merged axis has the names of its axes with `*` between them."""
 
@@ -33,8 +35,9 @@ def half(dim: str) -> str:
     return f"{dim}/2"
 
 
-RAISED = 1024
-"""float16 numbers in [1024, 2048) are all the whole ones: the last bits of RAISED + n are those of n."""
+RAISED = {dtype: most // 2 for dtype, most in EXACT.items()}
+"""float16 numbers in [1024, 2048), and bfloat16 numbers in [128, 256), are all the whole ones: the last bits of
+RAISED + n are those of n below RAISED."""
 
 
 # -- numbers, which depend on a size where it is an argument of the kernel
@@ -474,14 +477,16 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
-class RaisedBits:
-    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16. pure: it may be moved behind the read that
-    brings threads what they multiply."""
+class ByteBits:
+    """RAISED + ((x >> shift) & mask ^ sign) - less of a block of bytes, in a type of 16 bits. pure: it may be moved
+    behind the read that brings threads what they multiply."""
 
     x: Expr
     shift: int
     mask: int
     sign: int
+    less: Expr
+    dtype: str
     pure: bool = False
 
     @property
@@ -490,13 +495,14 @@ class RaisedBits:
 
     @property
     def of_zero(self) -> int:
-        """What it is of a byte that is 0."""
-        return RAISED + self.sign
+        """What it is of a byte that is 0, before anything is subtracted."""
+        return RAISED[self.dtype] + self.sign
 
 
 @dataclass(frozen=True, slots=True)
 class PairBits:
-    """RAISED + ((byte >> shift) & mask ^ sign) - less as float16, of the first or the second byte of each two."""
+    """RAISED + ((byte >> shift) & mask ^ sign) - less in a type of 16 bits, of the first or the second byte of each
+    two."""
 
     x: Expr
     second: bool
@@ -504,6 +510,7 @@ class PairBits:
     mask: int
     sign: int
     less: Expr
+    dtype: str
 
     @property
     def axes(self) -> Axes:
@@ -769,7 +776,7 @@ Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Extent | Placed 
 Expr: TypeAlias = (
     Leaf
     | Cast
-    | RaisedBits
+    | ByteBits
     | PairBits
     | PairBytes
     | EverySecond

@@ -121,7 +121,7 @@ class Parts:
         helpers += [EXPONENTIALS] * any("running_exponentials(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
-        helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
+        helpers += [BYTES] * any("byte_bits(" in k for k in kernels)
         helpers += [FOURTHS] * any("split_in_four(" in k for k in kernels)
         helpers += [PAIRS] * any(k.paired for k in self.kernels.values())
         helpers += [ENDED] * any("ended(" in k for k in kernels)

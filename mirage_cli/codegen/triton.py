@@ -659,9 +659,20 @@ def _dot(x: nodes.Dot, names: Names) -> str:
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 
 
+def _byte_bits(x: nodes.ByteBits, names: Names) -> str:
+    return f"byte_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign}, {_less(x, names)}{', True' * x.pure})"
+
+
 def _pair_bits(x: nodes.PairBits, names: Names) -> str:
-    less = _expr(x.less, names) if x.less.axes else f"tl.full((), {_expr(x.less, names)}, tl.float16)"
-    return f"pair_bits({_expr(x.x, names)}, {x.shift + 8 * x.second}, {x.mask}, {x.sign}, {less})"
+    return f"pair_bits({_expr(x.x, names)}, {x.shift + 8 * x.second}, {x.mask}, {x.sign}, {_less(x, names)})"
+
+
+def _less(x: nodes.ByteBits | nodes.PairBits, names: Names) -> str:
+    """What is subtracted, in the type of the result."""
+    if not isinstance(x.less, nodes.Literal):
+        return _expr(x.less, names)
+    dtype = "MATRIX_TYPE" if x.dtype == "bfloat16" else TYPE[x.dtype]
+    return f"tl.full((), {_expr(x.less, names)}, {dtype})"
 
 
 def _in_turns(x: nodes.InTurns, names: Names) -> str:
@@ -710,9 +721,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
-    nodes.RaisedBits: lambda x, names: (
-        f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign}{', True' * x.pure})"
-    ),
+    nodes.ByteBits: _byte_bits,
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",

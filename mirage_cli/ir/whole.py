@@ -12,6 +12,8 @@ from mirage_cli.ir.program import INTEGERS, WORD, Arg, Eqn, Tensor, below, numbe
 Bounds = tuple[int, int]
 """The least and the largest."""
 BYTE: Bounds = (-128, 127)
+EXACT = {"float16": 2048, "bfloat16": 256}
+"""Up to here these types have all whole numbers."""
 
 
 def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:

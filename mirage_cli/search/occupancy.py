@@ -401,10 +401,10 @@ def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     if lines is None:
         return x.zero + np.inf
     most, boxes = x.zero + 1.0, lines.aligned_axes(x.sizes)
-    for axis, aligned in _aligned(x, lines):
-        block = x.batch.block[axis].astype(np.int64)
+    for axis, by, aligned in lines.runs(x.sizes):
+        block = np.maximum(x.batch.block[axis].astype(np.int64) // by, 1)
         boxed = x.batch.descriptors * (axis in boxes) > 0
-        masked = np.where((x.sizes[axis] % block > 0) & ~boxed, x.sizes[axis], 0)
+        masked = np.where((x.sizes[axis] % (block * by) > 0) & ~boxed, x.sizes[axis] // by, 0)
         most = np.maximum(most, np.gcd(np.gcd(block, aligned), masked))
     return most * lines.element
 

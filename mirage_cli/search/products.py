@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mirage_cli.ir.access import steady
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.schedule import multiplied_as
@@ -62,6 +62,64 @@ class Unscaled(NamedTuple):
     scaled: tuple[str, ...]
 
 
+class FromBits(NamedTuple):
+    """An operand that is made of bits of bytes by logic. within: numbers that blocks of these axes have to divide, for
+    its factors to stand behind the sum of a block (as `Product.small_within`). eqns: all that makes the operand of
+    the bytes. whole: whether it is whole bytes, not parts of them."""
+
+    within: tuple[tuple[str, int], ...]
+    eqns: frozenset[str]
+    whole: bool
+
+
+def from_bits(kernel: Kernel, product: Eqn, operand: str, halves: Collection[str]) -> FromBits | None:
+    """None where it is something else. halves: values that are computed in 16 bits."""
+    loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
+    within: dict[str, int] = {}
+    found: set[str] = set()
+    v = operand
+    while v in eqns and v not in halves and OPS[eqns[v].op].growth == "product" and len(eqns[v].values) == 2:
+        whole = [u for u in eqns[v].values if {*kernel.value_dims[u]} == {*eqns[v].dims}]
+        scale = [u for u in eqns[v].values if u in loads and u not in whole[:1]]
+        if not whole or not scale:
+            return None
+        within |= {d: math.gcd(within.get(d, 0), n) for d, n in _steady(loads[scale[0]], product.axes) if n}
+        found.add(v)
+        v = whole[0]
+    made = _bits(v, {*kernel.value_dims[operand]}, kernel.value_dims, eqns, halves)
+    if made is None or not found | made or 1 in within.values():
+        return None
+    return FromBits((*within.items(),), frozenset(found | made), not any(OPS[eqns[e].op].bits for e in made))
+
+
+def _steady(x: Load, axes: Collection[str]) -> Iterator[tuple[str, int]]:
+    """For how many positions along each of these axes a load reads the same, 0 for all."""
+    return ((d, math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms))) for d in axes)
+
+
+def _bits(
+    v: str, space: set[str], dims: Mapping[str, tuple[str, ...]], eqns: Mapping[str, Eqn], halves: Collection[str]
+) -> set[str] | None:
+    """The equations with these axes that make a value, where that is a sum with bits of a byte: which of several may
+    depend on the position, as loops in phases know that."""
+    if {*dims[v]} != space or v not in eqns:
+        return set() if v in halves else None
+    e = eqns[v]
+    row = OPS[e.op]
+    if v in halves and row.bits and e.args[0] not in eqns:
+        return {v}
+    if v not in halves or not (row.linear or row.masks):
+        return None
+    found = {v}
+    for i, a in enumerate(e.args):
+        if isinstance(a, str) and i not in row.masks and {*dims[a]} == space:
+            made = _bits(a, space, dims, eqns, halves)
+            if made is None:
+                return None
+            found |= made
+    return found
+
+
 def unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:
     """None where operands are float32 otherwise, or where no accumulator takes what factors multiply."""
     if not any(v in exact for v in product.args):
@@ -80,10 +138,7 @@ def unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: 
             scale = [loads[u] for u in y.values if u not in whole and u in loads]
             if not whole or not scale or not accumulates:
                 return None
-            for d in product.axes:
-                n = math.gcd(*(steady(a, d) for j in scale[0].access for a, _ in j.terms))
-                if n:
-                    limits[d] = math.gcd(limits.get(d, 0), n)
+            limits |= {d: math.gcd(limits.get(d, 0), n) for d, n in _steady(scale[0], product.axes) if n}
             scaled.append(y.out)
             v = args[i] = whole[0]
     return (

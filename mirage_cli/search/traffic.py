@@ -11,7 +11,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Index, Remainder, access_text, dims_of, dims_of_atom, lookups_of, steady
+from mirage_cli.ir.access import (
+    Access,
+    Atom,
+    Index,
+    Quotient,
+    Remainder,
+    access_text,
+    dims_of,
+    dims_of_atom,
+    lookups_of,
+    steady,
+)
 from mirage_cli.ir.footprint import box_around, read_once
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Load
@@ -39,7 +50,12 @@ class Lines:
     def aligned(self, sizes: Mapping[str, int]) -> Sequence[tuple[str, int]]:
         """The axes in which the address moves by single elements, each with what all else of the address is a multiple
         of (0 for nothing else): one instruction of a thread loads elements that begin at a multiple of their number."""
-        return _aligned(self, tuple(sizes[d] for d in self.tensor.dims))
+        return [(a, n) for a, by, n in self.runs(sizes) if by == 1]
+
+    def runs(self, sizes: Mapping[str, int]) -> Sequence[tuple[str, int, int]]:
+        """The same, and axes of which so many positions in a row (the second) read one element: a loop in phases reads
+        them as they lie."""
+        return _runs(self, tuple(sizes[d] for d in self.tensor.dims))
 
     def aligned_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Those in which rows begin at multiples of what one instruction of a thread loads."""
@@ -47,16 +63,26 @@ class Lines:
 
 
 @lru_cache(maxsize=4096)
-def _aligned(lines: Lines, extent: tuple[int, ...]) -> Sequence[tuple[str, int]]:
+def _runs(lines: Lines, extent: tuple[int, ...]) -> Sequence[tuple[str, int, int]]:
     """extent: of the tensor."""
     sizes = dict(zip(lines.tensor.dims, extent, strict=True))
     tensor = lines.tensor.with_aligned_rows(sizes, lines.element) if lines.intermediate else lines.tensor
     steps = tensor.steps(sizes)
     terms = [(a, n * step) for i, step in zip(lines.access, steps, strict=True) for a, n in i.terms]
     offset = sum(i.offset * step for i, step in zip(lines.access, steps, strict=True))
-    return tuple(
-        (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
-    )
+    single = ((a, *_positions(a)) for a, n in terms if n == 1)
+    return tuple((d, by, math.gcd(offset, *(n for b, n in terms if b != a))) for a, d, by in single if by)
+
+
+def _positions(a: Atom) -> tuple[str, int]:
+    """The axis of which an atom is every position, or of so many in a row the same; 0 for anything else."""
+    match a:
+        case str():
+            return a, 1
+        case Quotient(Index(terms=((str() as d, 1),), offset=offset), by) if offset % by == 0:
+            return d, by
+        case _:
+            return "", 0
 
 
 def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple  # keys of what is grouped
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
@@ -17,10 +17,10 @@ from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
-from mirage_cli.ir.whole import bounds
+from mirage_cli.ir.whole import EXACT, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, spaces_of_sums
-from mirage_cli.search.products import Product, product_of, unscaled
+from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
@@ -54,7 +54,7 @@ class Block(NamedTuple):
 class Elementwise(NamedTuple):
     """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
     product, whose own axes the rows are. beside: `live.axes_beside`. paired: whether two rows share an element of that
-    operand."""
+    operand. made: what it makes, where that is an operand that is made of bits by logic."""
 
     axes: Axes
     operations: float
@@ -62,6 +62,7 @@ class Elementwise(NamedTuple):
     rows: Axes
     beside: Axes
     paired: bool = False
+    made: FromBits | None = None
 
 
 class Stored(NamedTuple):
@@ -139,7 +140,7 @@ class Model:
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
     halves: frozenset[str]
-    """Values that are computed in float16, two at once."""
+    """Values that are computed in 16 bits, two at once."""
     from_bytes: frozenset[str]
     """Axes of products of which one operand is computed from bytes."""
 
@@ -254,7 +255,7 @@ def model(
     placed, inputs, outputs = scanned(kernel), tuple(inputs), tuple(outputs)
     placement, dims = place(placed), placed.value_dims
     written = {t.name: t for t in (*inputs, *outputs)}
-    halves = {*bounds(placed, {t.name: t for t in inputs})} if any(t.dtype == "float16" for t in inputs) else set[str]()
+    halves = _in_halves(placed, inputs)
     products = [e for e in placed.body if e.op == "dot"]
     return Model(
         kernel,
@@ -277,6 +278,17 @@ def model(
         frozenset(halves),
         frozenset(d for e in products if halves and halves & _made_of(placed, e) for d in (*e.dims, *e.axes)),
     )
+
+
+def _in_halves(kernel: Kernel, inputs: Iterable[Tensor]) -> set[str]:
+    """Values that are whole numbers computed in the program's type of 16 bits, as far as that holds them: of bfloat16
+    half of the range that it has exactly, as they are made of bits."""
+    given = {t.name: t for t in inputs}
+    types = {t.dtype for t in given.values()}
+    if "float16" in types:
+        return {*bounds(kernel, given)}
+    most = EXACT["bfloat16"] // 2 if "bfloat16" in types else 0
+    return {v for v, (low, high) in bounds(kernel, given).items() if high - low < most} if most else set()
 
 
 def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> ProductAxes:
@@ -397,7 +409,9 @@ def _segment(
 
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces)
+    made = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
+    by_bits = {v: x for x in made if x is not None for v in x.eqns}
+    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
     in_pairs = {frozenset(dims[v]) for v in paired}
     elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
@@ -510,18 +524,23 @@ def _elementwise(
     loads: set[str],
     halves: Collection[str],
     spaces: Collection[tuple[str, ...]],
+    by_bits: Mapping[str, FromBits],
 ) -> tuple[Elementwise, ...]:
-    """halves: of the equations, those that are computed in float16, two at once. spaces: `live.spaces_of_sums`."""
-    operations: defaultdict[tuple[Axes, Axes, Axes], float] = defaultdict(float)
-    conversions: Counter[tuple[Axes, Axes, Axes]] = Counter()
+    """halves: of the equations, those that are computed in 16 bits, two at once. spaces: `live.spaces_of_sums`.
+    by_bits: of those that make operands of bits, what they make."""
+    operations: defaultdict[tuple[Any, ...], float] = defaultdict(float)
+    conversions: Counter[tuple[Any, ...]] = Counter()
     for e in eqns:
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
-        key = axes, operand, axes_beside(axes, spaces)
+        key = axes, operand, axes_beside(axes, spaces), by_bits.get(e.out)
         flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
-    return tuple(Elementwise(key[0], n, conversions[key], *key[1:]) for key, n in operations.items())
+    return tuple(
+        Elementwise(axes, n, conversions[axes, *rest, made], *rest, made=made)
+        for (axes, *rest, made), n in operations.items()
+    )
 
 
 def _space(e: Eqn) -> tuple[str, ...]:

@@ -215,6 +215,65 @@ def test_bytes_are_read_two_at_a_time_beside_bfloat16(plan: str, pairs: int) -> 
     assert (out.double() - want).abs().max() <= 8e-3 * want.abs().max()
 
 
+def beside_bfloat16(text: str) -> str:
+    return text.replace("f16", "bf16").replace("p float16", "p bfloat16")
+
+
+def ran(g: MuGraph, plan: str, x: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The output in Triton's interpreter."""
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full([g.sizes[d] for d in g.outputs[0].dims], float("nan"), dtype=x["X"].dtype)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    return out
+
+
+@pytest.mark.parametrize(("plan", "pairs"), [*PAIRED, *((plan, 0) for plan in SCHEDULES)])
+@pytest.mark.parametrize("text", [NIBBLES, PAIRS], ids=["4 bits", "2 bits"])
+def test_parts_of_bytes_become_bfloat16_by_logic_alone(text: str, plan: str, pairs: int) -> None:
+    """In the products that take them, and with their scales behind the sums of blocks."""
+    n = 256 if plan in dict(PAIRED) else 40
+    g = graph(beside_bfloat16(text), n=n, m=40)
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    if text is NIBBLES:
+        assert found.count("pair_bits(W, ") == 4 * pairs
+        assert pairs or found.count("byte_bits(W, ") == 2
+    want = expected(text, x)
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+def test_what_bfloat16_does_not_hold_is_computed_in_float32() -> None:
+    """Bytes less zero points, sums beyond 256, and what something else than a product takes."""
+    plan = PAIRED[0][0]
+
+    def narrow(text: str) -> int:
+        found = emit_kernel(g := graph(beside_bfloat16(text), n=256), g.kernels[0], schedule(plan), g.sizes).source
+        return found.count("pair_bits(W, ") or found.count("byte_bits(W, ")
+
+    assert narrow(NIBBLES) == narrow(NIBBLES.replace("add(high, 8)", "add(high, 90)")) == 4
+    large = NIBBLES.replace("add(high, 8)", "add(high, 130)")
+    assert narrow(large) == 2  # of both phases, but what is added to one of them
+    assert narrow(NIBBLES.replace("  V[k, n] = mul(D, S)", "  E[k, n] = exp(D)\n  V[k, n] = mul(E, S)")) == 0
+    assert narrow(BYTES) == 0
+    g = graph(beside_bfloat16(large), n=256)
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    half = torch.arange(256)[:, None] % 2 * 122 * x["S"].double().repeat_interleave(64, 0)
+    want = expected(NIBBLES, x) + x["X"].double() @ half
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("plan", "pure"), [(PAIRED[0][0], True), (PAIRED[1][0], False), (PAIRED[2][0], True)])
+def test_parts_of_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bool, dtype: str) -> None:
+    text = NIBBLES.replace("W i8[half, n]", "W i8[n, half]").replace("load W[k//2, n]", "load W[n, k//2]")
+    g = graph(beside_bfloat16(text) if dtype == "bfloat16" else text, n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert re.findall(r"byte_bits\(W.*?\[.*?\](, True)?\)", found) == [", True" * pure] * 2
+    x = {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in inputs(g).items()}
+    want = expected(NIBBLES, {**x, "W": x["W"].T})
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
 @pytest.mark.parametrize(("plan", "pure"), [(PAIRED[0][0], True), (PAIRED[1][0], False), (PAIRED[2][0], True)])
 def test_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bool) -> None:
     """By warps that each multiply for themselves. A warpgroup would read them one by one."""
@@ -222,7 +281,7 @@ def test_bytes_along_the_sum_are_read_as_they_are_multiplied(plan: str, pure: bo
     text = text.replace("W i8[half, n]", "W i8[n, k]").replace("load W[k//2, n]", "load W[n, k]")
     g = graph(text, n=256, m=40)
     found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
-    assert f"raised_bits(W, 0, 255, 128{', True' * pure})" in found
+    assert f"byte_bits(W, 0, 255, 128, tl.full((), 1152.0, tl.float16){', True' * pure})" in found
     x = inputs(g)
     module = load_export(kernels_source(g, schedule(plan)))
     out = torch.full((40, 256), float("nan"), dtype=torch.float16)
@@ -341,7 +400,7 @@ kernel k0 generated m:grid k:loop n:grid
 def test_bytes_past_the_end_of_a_sum_are_zero(plan: str) -> None:
     """Without the matrix units, no lane of the product is masked where the bytes are."""
     g = graph(BEYOND)
-    assert "raised_bits" in source(BEYOND, plan)
+    assert "byte_bits" in source(BEYOND, plan)
     x = inputs(g)
     module = load_export(kernels_source(g, schedule(plan)))
     out = [torch.full((3, 40), float("nan"), dtype=torch.float16) for _ in g.outputs]
@@ -362,8 +421,8 @@ def test_numbers_that_share_a_byte_are_read_from_whole_bytes() -> None:
     found = source(NIBBLES, SCHEDULES[0])
     assert found.count("tl.load(W_ptr") == found.count("tl.load(S_ptr") == 1
     assert "where" not in found and "broadcast_to" not in found
-    assert "raised_bits(W, 0, 15, 0) - (1024.0 + Z.to(tl.float16))[:, None]" in found
-    assert "raised_bits(W, 4, 15, 8) - (1024.0 + Z.to(tl.float16))[:, None]" in found
+    assert "byte_bits(W, 0, 15, 0, (1024.0 + Z.to(tl.float16))[:, None])" in found
+    assert "byte_bits(W, 4, 15, 8, (1024.0 + Z.to(tl.float16))[:, None])" in found
 
 
 def test_scales_multiply_the_sum_of_a_block() -> None:

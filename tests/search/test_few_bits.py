@@ -42,6 +42,40 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
     assert predicted_us(128, 4, 3, 4, rows=8) < predicted_us(128, 4, 3, 4)  # 13.2 and 16.7
 
 
+def test_a_block_with_several_factors_is_expected_to_be_slow() -> None:
+    """Bytes are read one by one then. Weights of 8 bits took 43.4 us in place of 21.4, of 4 bits 32.6 and 12.4."""
+    target = find_target("h200")
+    four = GOLDEN.read_text(encoding="utf-8").splitlines()
+    bits = parse_mugraph("\n".join(line[2:] for line in four[: four.index("# schedule")]) + "\n").resized({"m": 1})
+    chunks = "n=128 order=n,k,m warps=4 stages=3 split=4 overlap\nk1: m=1 n=256 order=k_split,m,n warps=1 stages=2"
+    for graph, rest, most in (
+        (parse_mugraph(BYTES.lstrip("\n")), "n=64 order=n,k,m warps=4 stages=4 overlap", 1.5),
+        (bits, chunks, 2),
+    ):
+        us: list[float] = []
+        for depth in (128, 256):
+            plan = Schedule.parse(f"k0: m=8 k={depth} {rest}")
+            m, sizes = models(graph)["k0"], chunk_sizes(graph, plan)
+            us.append(float(cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0]))
+        assert us[1] > most * us[0]
+
+
+BYTES = """
+mugraph bytes float16
+dims m=8 k=4096 n=14336 groups=32
+input X f16[m, k]
+input W i8[k, n]
+input S f16[groups, n]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  S = load S[k//128, n]
+  V[k, n] = mul(W, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
 APART = """
 mugraph apart float16
 dims m=16 k=4096 n=4096

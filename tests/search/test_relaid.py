@@ -235,3 +235,28 @@ outputs:
     best = found.plans[0].graph
     assert [t.dims for t in best.buffers] == ([("n", "k")] if copied else [])
     assert len(best.kernels) == 1 + copied
+
+
+NIBBLES = """\
+name: nibbles
+dims: {m: 8, k: 4096, half: 2048, n: 14336, groups: 32}
+dtype: DTYPE
+inputs:
+  X: [m, k]
+  W: {dims: [n, half], dtype: int8}
+  S: {dims: [n, groups], scale: 0.0003}
+program: |
+  B = W[n, (k + SHIFT) // 2]
+  Q = where(index(k) % 2 == 0, B % 16, B // 16 + 8)
+  O = dot(X, (Q - 8) * S[n, k // 128], k)
+outputs:
+  O: [m, n]
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_numbers_that_share_a_byte_are_read_as_they_lie(dtype: str) -> None:
+    """A loop in phases reads the bytes along the sum, side by side. From the middle of a byte on it has none."""
+    aligned, within = (NIBBLES.replace("DTYPE", dtype).replace("SHIFT", n) for n in ("0", "1"))
+    assert "W" not in orders(lower(parse_spec(aligned).at()))
+    assert "W" in orders(lower(parse_spec(within).at()))
