@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_cli.errors import MirageError, NoKernelError
+from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import ROW, merge_axes
@@ -244,7 +245,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
     in_blocks = None if short in (form, None) else lambda _: short
-    for taken_apart in (by_parts, in_pieces, *filter(None, [in_blocks])):
+    for taken_apart in (blocked, by_parts, in_pieces, *filter(None, [in_blocks])):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):

@@ -37,6 +37,10 @@ class Composed(Composer, Resolver):
         return self.events.popleft()
 
 
+HINTS = {"mapping values are not allowed here": ": text with a colon and a space in it stands in quotes"}
+"""What to do about some of YAML's problems."""
+
+
 class Document:
     """The text of a file, and what is wrong with it. Nodes keep their place in the file for messages."""
 
@@ -91,7 +95,7 @@ class Document:
             problem = str(error.problem or error.context)
             if problem.startswith("but "):
                 problem = f"{error.context}, {problem}"
-            self.report(*place, f"not YAML: {problem}")
+            self.report(*place, f"not YAML: {problem}{HINTS.get(problem, '')}")
             raise SpecError(self.errors) from None
         except yaml.reader.ReaderError as error:
             before = (self.text[: error.position] + "x").splitlines()

@@ -56,19 +56,23 @@ def turns(program: Program, graph: MuGraph) -> list[frozenset[Read]]:
     """What is read in each of several tests, where values would be too large in one that has all of it, such as the
     last positions of two axes: all is in some test, and what takes little room in each. Empty where one test will do.
 
-    Also where tables name positions, or where what is written by an index has to lie inside.
+    What tables name, and where they are read, is in each test, and so is what is written by an index, which has to lie
+    inside.
     """
-    written = ((d, i) for p in program.parts for d, i in zip(p.tensor.dims, p.access, strict=True))
-    if any(True for _ in program.lookups()) or not all(renames(d, i, program.sizes) for d, i in written):
-        return []
+    tensors = graph.tensors()
+    stores = [*((p.tensor, p.access) for p in program.parts)]
+    stores += [(tensors[s.buffer], s.access) for k in graph.kernels for s in k.stores]
+    written = {x for t, access in stores for x in zip(t.dims, access, strict=True)}
+    of_tables = {d for x in program.lookups() for d in tensors[x.table].dims}
     short = _Short.of(program, graph, AxisClasses.of(program, graph), random.Random(0), least=False)
+    always = [x for x in short.read if x in written or x[0] in of_tables or x[1].lookups]
 
     def room(read: Iterable[Read]) -> int:
-        return elements(program, short.grown(read))
+        return elements(program, short.grown([*always, *read]))
 
     if room(short.read) <= FAR_ROOM:
         return []
-    rooms = {x: room([x]) for x in short.read}
+    rooms = {x: room([x]) for x in short.read if x not in always}
     order = sorted(rooms, key=lambda x: rooms[x])
     found: list[frozenset[Read]] = []
     while left := [x for x in order if not any(x in read for read in found)]:
@@ -76,7 +80,7 @@ def turns(program: Program, graph: MuGraph) -> list[frozenset[Read]]:
         most = max(FAR_ROOM, 2 * rooms[some[0]])
         for x in order:
             some += [x] if x not in some and room([*some, x]) <= most else []
-        found.append(frozenset(some))
+        found.append(frozenset([*always, *some]))
     return found if len(found) > 1 else []
 
 

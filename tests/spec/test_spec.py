@@ -650,6 +650,7 @@ HOSTILE = {
     "a long tensor": (PLAIN.replace("{X:", "{X" + "a" * 200 + ":"), "cannot name a tensor"),
     "a deep expression": (PLAIN.replace("X + 1", "-" * 5000 + "X"), "nested too deeply"),
     "a tab": (PLAIN.replace("  O = ", "\tO = "), "not YAML"),
+    "a colon in text": ("source: a: b\n" + PLAIN, "text with a colon and a space in it stands in quotes"),
 }
 
 
