@@ -19,7 +19,7 @@ from types import MappingProxyType
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
-from mirage_cli.ir.exponents import postponed
+from mirage_cli.ir.exponents import merges_alone, postponed
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
@@ -169,7 +169,7 @@ class ScheduledKernel:
     @cached_property
     def subtracted_first(self) -> frozenset[str]:
         """Running maxima m for which exp(x - m) subtracts before it multiplies by log2 e: all in float32; and those
-        that other loops, the end of the kernel or other kernels subtract so.
+        that other loops, the end of the kernel or other kernels subtract so, but for merging chunks.
 
         The rest multiply and add at once. What m · log2 e is rounded to on the way scales all exponentials of a loop
         alike, which cancels where they meet one another alone.
@@ -177,7 +177,7 @@ class ScheduledKernel:
         inside = {m for loop in self.placement.loops for m in loop.running}
         if self.float32_accurate:
             return frozenset(inside)
-        stored = {s.value for s in self.kernel.stores}
+        stored = {s.value for s in self.kernel.stores if not merges_alone(self.graph, s.buffer)}
         behind = {
             str(e.args[1])
             for segment in self.placement.segments

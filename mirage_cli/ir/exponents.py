@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import inf, isfinite
 
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import exact_inverse
 from mirage_cli.ir.placement import Loop, Placement
 from mirage_cli.ir.program import Eqn
@@ -70,3 +70,18 @@ def _exponents(eqns: Mapping[str, Eqn], loop: Loop, m: str, readers: set[str]) -
     steps = {s.out for s in loop.steps if isinstance(s, Eqn)}
     others = readers - {m}
     return others <= steps and all(eqns[v].op == "exp_sub" and eqns[v].args[1] == m for v in others)
+
+
+def merges_alone(graph: MuGraph, buffer: str) -> bool:
+    """Whether a buffer holds maxima of chunks, of which no kernel makes more than the factors by which it merges what
+    else the chunks have left: M = max(m; chunks), exp_sub(m, M)."""
+    readers = [(k, x.out) for k in graph.kernels for x in k.loads if x.buffer == buffer]
+    shown = {t.name for t in graph.outputs}
+    return buffer not in shown and bool(readers) and all(_merges(k, part) for k, part in readers)
+
+
+def _merges(kernel: Kernel, part: str) -> bool:
+    tops = {e.out for e in kernel.body if e.op == "max" and e.args == (part,)}
+    factors = {e.out for e in kernel.body if e.op == "exp_sub" and e.args[0] == part and e.args[1] in tops}
+    others = {v for e in kernel.body if e.out not in tops | factors for v in e.values}
+    return bool(factors) and not (others | {s.value for s in kernel.stores}) & (tops | {part})

@@ -59,6 +59,9 @@ within a block: 4096 x 14336 weights of 8 bits took 43 us where blocks of one fa
 CHAINED = 128
 """Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
 
+LANES_DOWN, LANES_ACROSS = 8, 4
+"""Threads of a warp along the rows and along the columns of a product's result, of mma as of wgmma (PTX ISA 9.7)."""
+
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 """What can dominate the time of a kernel, in the order of `Estimates.limit` and `Estimates.busy`."""
 
@@ -87,6 +90,7 @@ TERMS: Mapping[str, str] = {
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
     "shuffles": "sums across threads take exchanges of registers",
+    "met": "a sum that meets the result of a product is taken in its layout, by all warps that have its columns",
     "turned": "what a warpgroup has computed goes through shared memory to be a second operand",
     "parts": "float32 is split in two parts for the matrix units in every iteration",
     "transposed": "a warpgroup's second operand of TF32 lies along the sum in shared memory, wherever it comes from",
@@ -239,6 +243,7 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
     operations = sum(each, x.zero) + x.term("narrow", c.narrow * _narrow_loads(x, segments), 0.0)
     operations = operations + x.term("shuffles", c.shuffle * _shuffles(x, segments), 0.0)
+    operations = operations + x.term("met", _met_operations(x, segments), 0.0)
     us = operations / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
     return us + x.term("sums", c.across_us * _sums(x, segments) / x.target.sms * o.uneven, 0.0)
 
@@ -255,6 +260,27 @@ def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
         for result, summed in s.work.sums:
             threads = x.zero + copies(x, result, summed)
             total = total + s.runs * x.elements[result] * threads * np.log2(threads)
+    return total
+
+
+def _met_operations(x: Launch, segments: Sequence[Segment]) -> Array:
+    """Σ runs · elements of a sum that meets a product's result · threads · (`shuffle` · log2 lanes + what is computed
+    on the way there)
+
+    LANES_DOWN lanes of each warp that has rows of the result have a column of it, LANES_ACROSS of each that has columns
+    a row.
+    """
+    total = x.zero
+    for s in segments:
+        for axes, operations, product in s.work.met:
+            (p,) = (p for p in s.products if p.product == product)
+            down, across = _warps_along(p, x.batch.warps)
+            beside_left, beside_right = (bool({*axes} & {*side}) for side in (product.left, product.right))
+            in_column = np.where(p.left_first, beside_right, beside_left)
+            lanes = np.where(in_column, LANES_DOWN, LANES_ACROSS)
+            threads = lanes * np.where(in_column, down, across)
+            each = s.runs * x.elements[axes] * threads * (x.target.costs.shuffle * np.log2(lanes) + operations)
+            total = total + np.where(p.on_units, each, 0.0)
     return total
 
 

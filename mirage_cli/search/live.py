@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import Loop, Placement, Straight
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.scans import reduces
@@ -46,6 +46,16 @@ class Lanes(NamedTuple):
 
     axes: tuple[str, ...]
     space: tuple[str, ...]
+
+
+class Met(NamedTuple):
+    """A sum of a loop that meets, element by element, what a product of the loop has made: Triton takes the sum in the
+    layout of the product's result. axes: of the sum. operations: what is computed of an element on the way. product:
+    the product's name."""
+
+    axes: tuple[str, ...]
+    operations: float
+    product: str
 
 
 class Held(NamedTuple):
@@ -103,6 +113,34 @@ def lanes(kernel: Kernel, loop: Loop) -> tuple[Lanes, ...]:
     kept = (eqns[n] for n, degrees in loop.accumulators if not degrees and n not in loop.running)
     sums = (e for e in kept if OPS[e.op].kind == "reduction" and not _from_product(eqns, *e.values))
     return tuple(Lanes(e.dims, (*e.dims, *e.axes)) for e in sums)
+
+
+def met(loop: Loop) -> tuple[Met, ...]:
+    """Of each sum that no product is in, the first product whose result it meets, if any."""
+    eqns = [s for s in loop.steps if isinstance(s, Eqn)]
+    made_of = _products_within(eqns)
+    found: list[Met] = []
+    for e in eqns:
+        if not reduces(e) or made_of[e.out]:
+            continue
+        along, operations = {e.out}, 0.0
+        for f in (f for f in eqns if f.op != "dot" and not reduces(f) and along & {*f.values}):
+            if others := [p for v in f.values for p in made_of.get(v, ())]:
+                found.append(Met(e.dims, operations, others[0]))
+                break
+            if {*f.dims} == {*e.dims}:
+                along.add(f.out)
+                operations += flops_of(f.op, f.args)
+    return tuple(found)
+
+
+def _products_within(eqns: Iterable[Eqn]) -> dict[str, tuple[str, ...]]:
+    """For each equation the products that it is computed from, itself among them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for e in eqns:
+        before = dict.fromkeys(p for v in e.values for p in found.get(v, ()))
+        found[e.out] = (e.out,) if e.op == "dot" else (*before,)
+    return found
 
 
 def _from_product(eqns: Mapping[str, Eqn], *values: str) -> bool:

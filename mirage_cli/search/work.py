@@ -19,7 +19,7 @@ from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import EXACT, bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, spaces_of_sums
+from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, met, spaces_of_sums
 from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
@@ -80,7 +80,8 @@ class Work:
 
     dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
     nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
-    sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce.
+    sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce. met: sums
+    that meet what a product has made: their axes, operations for an element, and the product.
     """
 
     loop: Axes
@@ -93,6 +94,7 @@ class Work:
     operands: tuple[Operand, ...]
     sums: tuple[tuple[Axes, Axes], ...]
     lanes: tuple[Lanes, ...]
+    met: tuple[tuple[Axes, float, Product], ...]
 
     @property
     def by_data(self) -> bool:
@@ -418,17 +420,19 @@ def _segment(
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
+    made = {e.out: dot(e) for e in products}
     work = Work(
         loop.dims if loop else (),
         tuple(map(k.read, read)),
         tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
-        tuple(Counter(map(dot, products)).items()),
+        tuple(Counter(made.values()).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
         tuple(sums) if spaces else (),
         lanes(k.kernel, loop) if loop else (),
+        tuple((m.axes, m.operations, made[m.product]) for m in met(loop) if m.product in made) if loop else (),
     )
     return work, blocks
 

@@ -13,6 +13,7 @@ import torch
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
+from mirage_cli.ir.exponents import merges_alone
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -156,3 +157,82 @@ def test_gpu_large_numbers_that_are_equal_have_equal_weights(loops: int, tmp_pat
     values = (torch.arange(4096, device="cuda") >= 2048).to(torch.bfloat16)[:, None].expand(4096, 64).contiguous()
     found, *_ = as_tuple(module.t(scores, values))
     torch.testing.assert_close(found.float(), torch.full((8192, 64), 0.5, device="cuda"))
+
+
+CHUNKS = """
+mugraph t float16
+dims q=64 s=256 d=64 e=64
+input Q f16[q, d]
+input K f16[s, d]
+input V f16[s, e]
+output O f16[q, e]
+{outputs}
+buffer m_part f32[s_split, q]
+buffer z_part f32[s_split, q]
+buffer v_part f32[s_split, q, e]
+
+kernel k0 generated q:grid s:split d:tile e:tile
+  Q = load Q[q, d]
+  K = load K[s, d]
+  V = load V[s, e]
+  a[q, s] = dot(Q, K; d)
+  m[q] = max(a; s)
+  p[q, s] = exp_sub(a, m)
+  z[q] = sum(p; s)
+  v[q, e] = dot(p, V; s)
+  store m_part[s_split, q] = m
+  store z_part[s_split, q] = z
+  store v_part[s_split, q, e] = v
+
+kernel k1 generated s_split:tile q:grid e:grid
+  m_part = load m_part[s_split, q]
+  z_part = load z_part[s_split, q]
+  v_part = load v_part[s_split, q, e]
+  m[q] = max(m_part; s_split)
+  m_scale[s_split, q] = exp_sub(m_part, m)
+  z_m_0[s_split, q] = mul(z_part, m_scale)
+  z[q] = sum(z_m_0; s_split)
+  v_m_0[s_split, q, e] = mul(v_part, m_scale)
+  v[q, e] = sum(v_m_0; s_split)
+  {beside}O[q, e] = div(v, z)
+  store O[q, e] = O
+"""
+
+
+def chunks(outputs: str = "", beside: str = "") -> MuGraph:
+    return parse_mugraph(CHUNKS.format(outputs=outputs, beside=beside))
+
+
+def chunk_exponents(graph: MuGraph) -> list[str]:
+    tiles = (("q", 64), ("s", 64), ("e", 64))
+    schedule = {"k0": KernelSchedule(tiles, ("q", "d", "s", "e"), 4, 3, split=2)}
+    sizes = {**dict(graph.dims), "s_split": 2}
+    source = emit_kernel(graph, graph.kernels[0], Schedule(schedule), sizes).source
+    return re.findall(r"p = tl\.exp2\(.*\)", source)
+
+
+def test_chunks_that_are_merged_by_their_maxima_are_one_multiply_add() -> None:
+    (each,) = chunk_exponents(chunks())
+    assert re.fullmatch(r"p = tl\.exp2\(a \* 1\.44\d+ - m_shift\[:, None\]\)", each)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "beside"),
+    [
+        ("output M f32[q]", "M[q] = abs(m)\n  store M[q] = M\n  "),
+        ("output M f32[q]", "store M[q] = m\n  "),
+        ("output M f32[q]", "w[s_split, q] = exp_sub(z_part, m)\n  M[q] = sum(w; s_split)\n  store M[q] = M\n  "),
+        ("output M f32[q]", "M[q] = min(m_part; s_split)\n  store M[q] = M\n  "),
+    ],
+    ids=["computed with", "stored", "another's shift", "another reduction"],
+)
+def test_chunks_whose_maxima_are_used_otherwise_subtract_first(outputs: str, beside: str) -> None:
+    (each,) = chunk_exponents(chunks(outputs, beside))
+    assert re.fullmatch(r"p = tl\.exp2\(\(a - m_shift\[:, None\]\) \* 1\.44\d+\)", each)
+
+
+def test_maxima_that_are_an_output_or_that_nothing_reads_are_not_merged_alone() -> None:
+    graph = chunks()
+    assert merges_alone(graph, "m_part")
+    assert not merges_alone(graph, "z_part")
+    assert not merges_alone(graph, "O")

@@ -85,8 +85,9 @@ def k0(K_ptr, Q_ptr, t2_part_ptr, t5_part_ptr, v0_part_ptr, K_desc, V_desc):
         t2_next = tl.maximum(t2, (tl.max(t1, axis=1) * 0.08838834764831843))  # running maximum
         t2_shift = tl.where(tl.abs(t2_next) == float("inf"), 0.0, t2_next)
         t2_scale = tl.exp2((t2 - t2_shift) * 1.4426950408889634)
+        t2_shift = t2_shift * 1.4426950408889634
         t2 = t2_next
-        t4 = tl.exp2((t1 * 0.08838834764831843 - t2_shift[:, None]) * 1.4426950408889634)  # [g, s]
+        t4 = tl.exp2(t1 * 0.12751743082459868 - t2_shift[:, None])  # [g, s]
         t5 = t5 * t2_scale
         t5 += tl.sum(t4, axis=1)  # [g]
         v0 = v0 * t2_scale[:, None]

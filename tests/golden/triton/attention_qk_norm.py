@@ -122,8 +122,9 @@ def k0(GK_ptr, V_ptr, Q_ptr, K_ptr, GQ_ptr, t18_part_ptr, t21_part_ptr, v2_part_
         t18_next = tl.maximum(t18, (tl.max(t5, axis=1) * 0.125))  # running maximum
         t18_shift = tl.where(tl.abs(t18_next) == float("inf"), 0.0, t18_next)
         t18_scale = tl.exp2((t18 - t18_shift) * 1.4426950408889634)
+        t18_shift = t18_shift * 1.4426950408889634
         t18 = t18_next
-        t20 = tl.exp2((t5 * 0.125 - t18_shift[:, None]) * 1.4426950408889634)  # [q, s]
+        t20 = tl.exp2(t5 * 0.18033688011112042 - t18_shift[:, None])  # [q, s]
         t21 = t21 * t18_scale
         t21 += tl.sum(t20, axis=1)  # [q]
         v2 = v2 * t18_scale[:, None]

@@ -1,0 +1,68 @@
+"""Sums of a loop that meet what a product of it has made: Triton takes them in the layout of the product's result."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import KernelSchedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import estimate
+from mirage_cli.search.work import models
+from mirage_cli.target.gpus import find_target
+
+H200 = find_target("h200")
+TEXT = """mugraph keys float16
+dims h=16 q=256 s=4096 d=64 e=64
+input Q f16[h, q, d]
+input K f16[h, s, d]
+input V f16[h, s, e]
+output O f16[h, q, e]
+
+kernel k0 generated h:grid q:grid s:loop d:tile e:tile
+  V = load V[h, s, e]
+  Q = load Q[h, q, d]
+  K = load K[h, s, d]
+  t0[h, s, d] = square(K)
+  t1[h, s] = sum(t0; d)
+  t2[h, s] = rsqrt(t1)
+  {scaled}
+  O[h, q, e] = dot(V, t4; s)
+  store O[h, q, e] = O
+"""
+SCORES = "t3[h, q, s] = dot(Q, K; d)\n  t4[h, q, s] = mul(t3, t2)"
+OPERAND = "t3[h, s, d] = mul(K, t2)\n  t4[h, q, s] = dot(Q, t3; d)"
+
+
+def graph(scaled: str) -> MuGraph:
+    return parse_mugraph(TEXT.format(scaled=scaled))
+
+
+def met_us(graph: MuGraph, order: tuple[str, ...], warps: int = 8) -> float:
+    """Arithmetic that the term adds, µs."""
+    m = models(graph)["k0"]
+    tiles = tuple((d, {"q": 128, "s": 256, "e": 64}.get(d, 1)) for d in ("h", "q", "s", "e"))
+    batch = Batch.of(m, [KernelSchedule(tiles, order, warps, 3)], graph.sizes)
+    with_it, without = (estimate(m, batch, graph.sizes, H200, x).busy["arithmetic"] for x in ((), ("met",)))
+    return float((with_it - without)[0])
+
+
+def test_a_sum_that_scales_scores_is_taken_by_every_warp_that_has_its_columns() -> None:
+    """Compiled for sm_90 (Triton 3.7) with these blocks, a loop has 208 exchanges and 194 MUFU, and 32 and 138 where K
+    is scaled: 64 of the 256 sums and rsqrt in each thread, and three exchanges for each."""
+    scores = graph(SCORES)
+    each = 64 * (5.0 * 3 + 4.0)  # of a thread
+    ops = each * 256 * 16 * (16 * 2)  # threads, iterations, program instances
+    us = ops / (H200.fp32_flops_per_us * H200.costs.simd) * (132 / 32)  # on 32 multiprocessors
+    assert met_us(scores, ("h", "q", "d", "s", "e")) == pytest.approx(us, rel=1e-6)
+
+
+def test_one_that_scales_an_operand_is_not() -> None:
+    assert met_us(graph(OPERAND), ("h", "q", "d", "s", "e")) == 0.0
+
+
+def test_along_the_rows_of_the_result_few_threads_have_it() -> None:
+    scores = graph(SCORES)
+    columns, rows = (met_us(scores, x) for x in (("h", "q", "d", "s", "e"), ("e", "s", "d", "q", "h")))
+    assert 0.0 < rows < 0.1 * columns
