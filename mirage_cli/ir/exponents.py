@@ -4,12 +4,13 @@
     --> m = c * max(where(mask, a, -inf)),  p = exp(c * where(mask, a, -inf) - m)
 
 For c > 0 rounding keeps the order, so that m is the same number, and c needs no operation for each element: it is a
-factor of the multiply-add in front of the exponential.
+factor of the multiply-add in front of the exponential. A later loop, which has m whole, would need c for each element:
+where one makes the scores again, they keep their factor.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import inf, isfinite
@@ -22,7 +23,7 @@ from mirage_cli.ir.program import Eqn
 
 def postponed(kernel: Kernel, placement: Placement) -> dict[str, float]:
     """The values that loops may hold before they are multiplied by a positive number, with that number: running maxima
-    and the exponentials of differences from these are all that is made of them."""
+    and the exponentials of differences from these are all that is made of them, in one loop."""
     eqns = {e.out: e for e in kernel.body}
     readers: dict[str, set[str]] = defaultdict(set)
     for e in kernel.body:
@@ -30,9 +31,10 @@ def postponed(kernel: Kernel, placement: Placement) -> dict[str, float]:
             readers[v].add(e.out)
     for s in kernel.stores:
         readers[s.value].add("")
+    times = Counter(s.out for segment in placement.segments for s in segment.steps)
     found: dict[str, float] = {}
     for loop in placement.loops:
-        inside = {s.out for s in loop.steps if isinstance(s, Eqn)}
+        inside = {s.out for s in loop.steps if isinstance(s, Eqn) and times[s.out] == 1}
         for m in loop.running:
             values = [*_made_of(eqns, eqns[m].values[0])]
             factor = _factor(eqns[values[-1]]) if values[-1] in eqns else None

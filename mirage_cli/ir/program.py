@@ -148,7 +148,8 @@ class Tensor:
         steps = dict(zip(self.dims, self.steps(old), strict=True))
         found = dict(zip(self.dims, self.own_strides, strict=True))
         reached = reaches = 0
-        for d in sorted(self.dims, key=steps.__getitem__):
+        inner_first = self.dims[::-1]  # of equal steps too
+        for d in sorted(inner_first, key=steps.__getitem__):
             if (stride := found[d]) is not None and reached != reaches:
                 gap = stride - reached
                 found[d] = reaches + min(gap, LARGEST_GAP + gap % LARGEST_GAP)

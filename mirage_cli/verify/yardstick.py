@@ -167,14 +167,18 @@ Ranged = Callable[[Piece, int | None, float], Sequence[torch.Tensor]]
 up to so many times as much as rounding does (`MoveEveryResult`)."""
 SEEDS = range(ROUNDS[-1].stop)
 """Of evaluations in which infinities are looked for that rounding makes, at most."""
+Tame = Callable[[Piece, int], Sequence[torch.Tensor]]
+"""The outputs in float64 for numbers near 1 in the place of a piece's floating-point inputs, drawn by a seed."""
+TAME = range(2)
+"""Seeds of evaluations on such numbers."""
 
 
 @dataclass
 class Overflows:
     """Where rounding decides whether elements of a piece of an output are numbers.
 
-    finite: those that are numbers in float32's range, without rounding. found: those of them that one of the
-    evaluations with moved results makes an inf or NaN of. seeds: how many of these evaluations were made.
+    finite: those that are numbers in float32's range, without rounding. found: those that are so in one evaluation,
+    this one or one with moved results, and not in another. seeds: how many with moved results were made.
     """
 
     finite: torch.Tensor
@@ -298,6 +302,7 @@ def judge_outputs(
     cut: Cut | None = None,
     known: Known | None = None,
     ranged: Ranged | None = None,
+    tame: Tame | None = None,
 ) -> Judgement:
     """Outputs pass that are within what rounding in the program's own types can give, infinities included: with an
     error of at most `tolerance` times the yardstick, where an infinity stands for all that lies beyond its type.
@@ -317,6 +322,7 @@ def judge_outputs(
     ranged: the definition with the range of float32, in which sums overflow by their order: where that has an inf or
     NaN, eager may have one too, in another order. Where only evaluations with moved results in that range have one, it
     is what rounding gives, and needs no excuse: exp of a difference that is 0, or 1000 by the last places of its terms.
+    tame: where an infinity of float64's is the same on these numbers, as a mask's is, the output has it too.
 
     Raises ValueError for outputs of another number or shape than eager's.
     """
@@ -331,7 +337,7 @@ def judge_outputs(
         if decides(y.dtype):
             found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
             continue
-        how = anew, pieces, overflow_like_eager, ranged, known or Known()
+        how = anew, pieces, overflow_like_eager, ranged, tame, known or Known()
         found.append(_Output(i, y, eager[i], exact, rounded, *how).judgement(name, tolerance, terms))
     worst = max(found, key=lambda j: j.score)
     return replace(worst, excused=sum(j.excused for j in found), told=all(j.told for j in found))
@@ -492,6 +498,10 @@ class Reference:
             with MoveEveryResult(torch.float32, True, seed, times):
                 return self.evaluated(self.stepwise, given)
 
+    def tame(self, inputs: Sequence[torch.Tensor], piece: Piece, seed: int) -> list[torch.Tensor]:
+        """Its outputs in float64 for numbers near 1, of either sign, in the place of floating-point inputs."""
+        return self.evaluated(self.wide or self.eager, tamed(piece.inputs(inputs), seed))
+
     def judge(
         self,
         name: str,
@@ -504,8 +514,8 @@ class Reference:
     ) -> Judgement:
         """What a kernel makes of these inputs, as `judge_outputs` does."""
         exact, rounded = functools.partial(self.exact, inputs), functools.partial(self.rounded, inputs)
-        ranged = functools.partial(self.ranged, inputs)
-        how = tolerance, overflow_like_eager, terms, cut, None, ranged
+        ranged, tame = functools.partial(self.ranged, inputs), functools.partial(self.tame, inputs)
+        how = tolerance, overflow_like_eager, terms, cut, None, ranged, tame
         return judge_outputs(name, outputs, exact, self.by_eager(inputs, pieces_of(cut)), rounded, *how)
 
 
@@ -523,19 +533,20 @@ class _Output:
         pieces: Sequence[Piece],
         overflow_like_eager: bool,
         ranged: Ranged | None,
+        tame: Tame | None,
         known: Known,
     ) -> None:
         self.i, self.y, self.eager, self.known = i, y, eager, known
         self.exact, self.rounded, self.anew, self.pieces = exact, rounded, anew, pieces
-        self.overflow_like_eager, self.ranged = overflow_like_eager, ranged
+        self.overflow_like_eager, self.ranged, self.tame = overflow_like_eager, ranged, tame
         self.excuses = False
-        self.explained: dict[Piece, torch.Tensor] = {}  # infinities and NaNs that are what rounding gives
+        self.explained: dict[Piece, torch.Tensor] = {}  # where rounding decides whether there is a number
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
         """What passes without excuse has none. What is neither a number nor excused is looked for in evaluations with
         rounding. Where these explain most elements, nothing is told."""
         own = self.judged(name, tolerance, terms)
-        if own.problem is None or bool(torch.isfinite(self.y).all()):
+        if own.problem is None or (own.wrong is None and bool(torch.isfinite(self.y).all())):
             return own
         if self.overflow_like_eager:
             self.excuses = True
@@ -547,17 +558,19 @@ class _Output:
         return own
 
     def explain_overflows(self, tolerance: float) -> int:
-        """How many infinities and NaNs are what rounding gives. Evaluations of a piece end when they explain all of
-        them, or when `FEW` leave more than half unexplained: then none is made of the pieces behind it."""
+        """How many infinities and NaNs, and numbers where float64 has none, are what rounding gives. Evaluations of a
+        piece end when they explain all of them, or when `FEW` leave more than half unexplained: then none is made of
+        the pieces behind it."""
         explained = 0
         for piece, y, e, part in self.parts() if self.ranged is not None else ():
-            wrong = ~torch.isfinite(y) & torch.isfinite(part.ref) & ~self.excusable(piece, y, e)
+            finite = torch.isfinite(part.ref)
+            wrong = ~torch.isfinite(y) & finite & ~self.excusable(piece, y, e) | self.missed(piece, y, e, part.ref)
             left, count = wrong.clone(), int(wrong.sum())
             rest, in_vain = count, False
             for seed in SEEDS:
                 if not rest or in_vain:
                     break
-                left &= ~self.overflows_of(piece, seed, tolerance)
+                left &= ~self.overflows_of(piece, seed, tolerance, finite)
                 rest = int(left.sum())
                 in_vain = seed + 1 >= FEW and 2 * rest > max(MANY, count)
             self.explained[piece] = wrong & ~left
@@ -566,18 +579,30 @@ class _Output:
                 break
         return explained
 
-    def overflows_of(self, piece: Piece, seed: int, tolerance: float) -> torch.Tensor:
-        """Where evaluations with moved results, those with this seed and all before it, overflow."""
+    def overflows_of(self, piece: Piece, seed: int, tolerance: float, finite: torch.Tensor) -> torch.Tensor:
+        """Where evaluations with moved results, those with this seed and all before it, overflow otherwise than float64
+        does in float32's range. finite: where float64 has numbers."""
         assert self.ranged is not None
         key = self.i, piece
         if key not in self.known.overflows:
-            finite = torch.isfinite(self.ranged(piece, None, 0.0)[self.i])
-            self.known.overflows[key] = Overflows(finite, torch.zeros_like(finite))
+            here = torch.isfinite(self.ranged(piece, None, 0.0)[self.i])
+            self.known.overflows[key] = Overflows(here, torch.zeros_like(here))
         known = self.known.overflows[key]
         for fresh in range(known.seeds, seed + 1):
-            known.found |= known.finite & ~torch.isfinite(self.ranged(piece, fresh, tolerance)[self.i])
+            known.found |= known.finite != torch.isfinite(self.ranged(piece, fresh, tolerance)[self.i])
             known.seeds = fresh + 1
-        return known.found
+        return known.found & (known.finite == finite)
+
+    def missed(self, piece: Piece, y: torch.Tensor, e: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Where a piece lacks an infinity of float64's that does not depend on numbers, and that eager and float32's
+        range leave as it is: what a mask names, or the logarithm of an empty sum."""
+        missed = ref.isinf() & (y.double() != ref)
+        if self.ranged is None or self.tame is None or not bool(missed.any()):
+            return torch.zeros_like(missed)
+        missed &= (e.double() == ref) & (self.ranged(piece, None, 0.0)[self.i] == ref)
+        for seed in TAME if bool(missed.any()) else ():
+            missed &= self.tame(piece, seed)[self.i] == ref
+        return missed
 
     def judged(self, name: str, tolerance: float, terms: int) -> Judgement:
         result = coarser(self.y.dtype, self.eager.dtype)
@@ -727,12 +752,13 @@ class _Output:
         return explained | excusable(y, e, self.ranged, piece, self.i) if self.excuses else explained
 
     def explained_of(self, piece: Piece, y: torch.Tensor) -> torch.Tensor:
-        """Where rounding explains the infinities and NaNs of a piece."""
+        """Where rounding explains that a piece has a number, or none."""
         return self.explained[piece] if piece in self.explained else torch.zeros_like(y, dtype=torch.bool)
 
     def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
-        """The first place that overflows beyond rounding, in words, and how many such places are excused."""
-        if mine.finite or bool(torch.isfinite(self.y).all()):
+        """The first place that overflows beyond rounding, or lacks an infinity, in words, and how many such places are
+        excused."""
+        if mine.finite:
             return None, 0
         first, count, excused = "", 0, 0
         for piece, y, e, part in self.parts():
@@ -740,6 +766,7 @@ class _Output:
             bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(piece, y, e)
             excused += int((bad & excusable & ~self.explained_of(piece, y)).sum())
             bad &= ~excusable
+            bad |= self.missed(piece, y, e, ref) & ~self.explained_of(piece, y)
             if not first and bool(bad.any()):
                 first = self.in_words(piece, y, ref, bad)
             count += int(bad.sum())
@@ -752,6 +779,19 @@ class _Output:
         if piece.cut and piece.positions:
             at[piece.cut.outputs[self.i]] += piece.positions[0]
         return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
+
+
+def tamed(inputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """The inputs with numbers in float64 from 0.5 to 1.5, of either sign, for all floating-point ones."""
+    made: list[torch.Tensor] = []
+    for i, x in enumerate(inputs):
+        g = torch.Generator(device=x.device).manual_seed(len(TAME) * i + seed)
+        if x.is_floating_point():
+            sizes, signs = (torch.rand(x.shape, generator=g, dtype=torch.float64, device=x.device) for _ in range(2))
+            made.append((sizes + 0.5).copysign(signs - 0.5))
+        else:
+            made.append(x)
+    return made
 
 
 def most_decided(count: int, few: int = 0) -> float:

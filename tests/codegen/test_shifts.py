@@ -138,6 +138,14 @@ def test_scores_of_which_more_is_made_are_multiplied(scores: str) -> None:
     assert not ScheduledKernel(graph, graph.kernels[0], OWN, dict(graph.dims)).postponed
 
 
+def test_scores_that_a_second_loop_makes_again_are_multiplied() -> None:
+    """It has the maximum whole, and no multiply-add that could take the factor."""
+    text = ATTENTION.format(scores="L[q, s] = mul(a, 1/8)")
+    for stores, factors in (("", {"L": 0.125}), ("P[q, s] = div(p, l)\n  store S[q, s] = P\n  ", {})):
+        graph = parse_mugraph(text.replace("store O", stores + "store O"))
+        assert ScheduledKernel(graph, graph.kernels[0], OWN, dict(graph.dims)).postponed == factors
+
+
 def test_scores_of_float32_are_multiplied() -> None:
     graph = parse_mugraph(
         ATTENTION.format(scores="L[q, s] = mul(a, 1/8)").replace("f16", "f32").replace("float16", "float32")

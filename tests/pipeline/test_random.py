@@ -129,6 +129,16 @@ program: |
   E = dot(B, C, k)
 outputs: {E: {dims: [m], dtype: float32}}
 """,
+    "scores with a factor, which a second loop makes again": """
+name: divergence
+dims: {q: 8, s: 260}
+inputs: {X: [q], Y: [s], Z: [q, s]}
+program: |
+  P = softmax(tanh(X - Y) * 5, s)
+  W = softmax(Z, s)
+  O = sum(W * (log(W) - log(P)), s)
+outputs: {O: [q]}
+""",
     "a tensor that is written backwards": """
 name: written
 dims: {m: 7, n: 40}

@@ -82,6 +82,13 @@ inputs:
 program: O = E[T[t], k] + E[t, (k + 3) % 20]
 outputs: {O: [t, k]}
 """,
+    "two axes with one position each, which are one in the plans": """
+name: ones
+dims: {g: 3, h: 1, m: 1, k: 17, n: 33}
+inputs: {X: {dims: [k, g, h, m], strides: [20, 4, 4, 1]}, W: [g, k, n]}
+program: O = dot(X, W, k)
+outputs: {O: [g, h, m, n]}
+""",
     "rows of a slice that are changed in place": """
 name: append
 dims: {t: 4, s: 12, h: 2, d: 8, l: 6}

@@ -196,6 +196,66 @@ def test_an_infinity_that_rounding_gives_needs_no_excuse(value: float, cut: Cut 
     assert most.problem is None and not most.told, "nothing was compared in most places"
 
 
+MASKED = """
+name: masked
+dims: {{q: 20, s: 40}}
+dtype: {dtype}
+inputs: {{A: [q, s], L: {{dims: [q], dtype: int32, below: s}}}}
+program: |
+  X = where(index(s) < L, A, -inf)
+  M = max(X, s)
+  O = X - logsumexp(X, s)
+  P = log(sum(where(index(s) < L, exp(A), 0), s))
+outputs: {{X: [q, s], M: [q], O: [q, s], P: [q]}}
+"""
+
+
+@pytest.mark.parametrize(("dtype", "like"), [("float16", True), ("bfloat16", False), ("float32", True)])
+def test_an_infinity_of_a_mask_is_an_output_as_any_other(dtype: str, like: bool) -> None:
+    """Also in rows of which a mask leaves nothing, whose sums of exponentials have no logarithm."""
+    p = parse_spec(MASKED.format(dtype=dtype)).at()
+
+    def run(inputs: list[torch.Tensor], wrong: int | None, value: float | None) -> list[torch.Tensor]:
+        a, lengths = inputs[0].double(), inputs[1]
+        mask = torch.arange(a.shape[1]) < lengths[:, None]
+        x = a.masked_fill(~mask, -math.inf)
+        found = [x, x.amax(-1), x - x.logsumexp(-1, keepdim=True), x.logsumexp(-1)]
+        if wrong is not None:
+            y, free = found[wrong], (a, a.amax(-1), a - x.logsumexp(-1, keepdim=True), a.logsumexp(-1))[wrong]
+            found[wrong] = torch.where(y == -math.inf, free if value is None else value, y)
+        return [y.to(inputs[0].dtype) for y in found]
+
+    assert judge(p, lambda x: run(x, None, None), eager_of(p), overflow_like_eager=like).ok
+    for wrong, value in ((0, None), (0, math.inf), (1, None), (1, math.nan), (2, None), (3, None), (3, 0.0)):
+        how = {"distributions": ["normal"], "overflow_like_eager": like}
+        found = judge(p, lambda x, w=wrong, v=value: run(x, w, v), eager_of(p), **how)
+        assert "where float64 has -inf" in str(found)
+
+
+def test_an_infinity_that_numbers_make_may_be_a_number_without_rounding() -> None:
+    """The logarithm of a sum of exponentials, or of one that is 0 in float64, where a kernel subtracts the maximum; and
+    of a difference that cancels."""
+    sums, differences = (lambda x: x.exp().sum(-1).log()), (lambda x: (x[..., 0] - x[..., 1]).abs().log())
+    for function, x, y in (
+        (sums, torch.full((4, 2), 1000.0), torch.full((4,), 1000 + math.log(2))),
+        (sums, torch.full((4, 2), -1000.0), torch.full((4,), -1000 + math.log(2))),
+        (differences, torch.full((4, 2), 1 / 3), torch.full((4,), -17.0)),
+    ):
+        program = Reference(function, function, torch.float32)
+        assert bool(function(x.double()).isinf().all())
+        assert program.judge("huge", [x], [y], 4.0, overflow_like_eager=False).problem is None
+
+
+def test_what_decides_whether_there_is_an_infinity_may_be_rounding() -> None:
+    """Where a sum is 1, a kernel's may be more; where it is 0.5, it is not."""
+    function = lambda x: torch.where(x.cumsum(-1)[..., -1] > 1, 0.0, -torch.inf)  # noqa: E731
+    program = Reference(function, function, torch.float32)
+    for total, right in ((1.0, True), (0.5, False)):
+        x = torch.full((4, 10), total / 10)
+        judged = program.judge("normal", [x], [torch.zeros(4)], 4.0, overflow_like_eager=False)
+        assert (judged.problem is None) == right
+
+
 def test_infinities_that_rounding_gives_are_looked_for_once_and_no_longer_than_that_helps() -> None:
     """Evaluation n overflows at all places up to n; the last 32 of 128 are numbers in each."""
     exact = [torch.ones(128, dtype=torch.float64)]
