@@ -49,7 +49,7 @@ were compiled for sm_90 before `search.live` counted what is held, 73 spilled mo
 estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spilled: 52 of these are, and 14 others."""
 
 
-WHOLE, PARTS = 2.5, 5.5
+WHOLE, PARTS = 2.5, 6.0
 """Operations that a byte or a part of one takes to become a number of 16 bits, less a zero point, as measured: 2.1 and
 2.3 instructions, with all that a loop does, of which parts wait for each other in blocks half as deep."""
 SINGLY = 12.0
