@@ -87,6 +87,7 @@ TERMS: Mapping[str, str] = {
     "filled": "what a store leaves out of a sector comes from memory, and goes back with it",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
+    "meetings": "outside of loops, several warps meet for each sum, which other waves hide",
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
     "shuffles": "sums across threads take exchanges of registers",
@@ -426,6 +427,13 @@ def stores_us(x: Launch, stored: Array, o: Occupancy) -> Array:
     return x.term("stores", stored / (x.target.dram_bytes_per_us * o.waves), 0.0)
 
 
+def meetings_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """`meet_us` · sums that stand in no loop, of several warps / waves: behind its loads, an instance has nothing to
+    hide them"""
+    sums = sum(len(s.work.sums) for s in segments if not s.work.loop)
+    return x.term("meetings", x.target.costs.meet_us * sums * (x.batch.warps > 1) / o.waves, 0.0)
+
+
 def early_us(x: Launch) -> Array:
     """`early_us`, where the kernel lets the one behind start before its own end"""
     early = np.maximum(np.maximum(x.batch.relay, x.batch.early), x.batch.lead > 0)
@@ -516,6 +524,7 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "ramp": ramp_us(x),
         "work": work_us(x, times, segments, o),
         "stores": stores_us(x, stored, o),
+        "meetings": meetings_us(x, segments, o),
         "early": -early_us(x),
         "fetched": -fetched_us(x, ahead_bytes),
         "traffic": traffic_us(x, ahead_bytes),

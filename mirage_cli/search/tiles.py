@@ -30,6 +30,8 @@ UNEVEN = (4.0, 8.0, 16.0)
 """Chunks of a loop that data end, at least."""
 MOST_TERMS = 16
 """Terms of a sum that a thread may have all of."""
+MOST_ALONE = 2048
+"""Elements of a block that a single warp is tried for where all that it does is to load and sum: 64 in each thread."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -181,8 +183,10 @@ def _choices(
     largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
     largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
+    alone = np.where(largest <= MOST_ALONE, 1.0, warps)  # where sums are all that warps would meet for
+    several = [warps, alone] if all(w.sums and not w.loop for w in m.segments) and (alone < warps).any() else [warps]
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
-    order, stage, chunk, tile = _product(len(orders), len(stages), len(chunks), len(one))
+    order, stage, chunk, own, tile = _product(len(orders), len(stages), len(chunks), len(several), len(one))
     none = np.zeros(len(tile))
     boxes = target.descriptors and _masked(m, sizes)
     columns = {"overlap": none + target.overlaps, "descriptors": none + boxes, "tf32x3": none + m.single}
@@ -190,7 +194,7 @@ def _choices(
         {d: column[tile] for d, column in block.items()},
         {d: np.array([float(o.index(d)) for o in orders])[order] for d in block},
         np.array(chunks)[chunk, tile],
-        warps[tile],
+        np.array(several)[own, tile],
         np.array(stages)[stage],
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )

@@ -65,6 +65,7 @@ class Costs:
     warp_step_us: what each doubling of the warps adds to it.
     mma_us: from one product of a warp on the matrix units to the next that adds to the same elements.
     late_us: what an iteration waits for a load that is not fetched ahead.
+    meet_us: what a sum takes longer where several warps have its block: they exchange results through shared memory.
 
     Of arithmetic:
     busy_warps: warps of a multiprocessor below which its reads of operands slow down, by their number, and its
@@ -123,6 +124,7 @@ class Costs:
     warp_step_us: float
     mma_us: float
     late_us: float
+    meet_us: float
     busy_warps: float
     simd: float
     conversion: float
@@ -164,6 +166,7 @@ H200_COSTS = Costs(
     step_us=0.085, warp_step_us=0.11,  # [fit]
     mma_us=0.019,  # 33 cycles of mma.m16n8k16 (Luo et al. 2024, arXiv 2402.13499, table IX)
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
+    meet_us=0.3,  # [fit] tuned merges; [H200] merges of attention, 3 sums: 1.1 to 1.5 us more with 2 warps than with 1
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
     shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
     narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next

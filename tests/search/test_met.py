@@ -1,4 +1,4 @@
-"""Sums of a loop that meet what a product of it has made: Triton takes them in the layout of the product's result."""
+"""Sums that meet a product of their loop, and sums for which warps meet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import estimate
+from mirage_cli.search.tiles import choices, orders_of
 from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 
@@ -66,3 +67,53 @@ def test_along_the_rows_of_the_result_few_threads_have_it() -> None:
     scores = graph(SCORES)
     columns, rows = (met_us(scores, x) for x in (("h", "q", "d", "s", "e"), ("e", "s", "d", "q", "h")))
     assert 0.0 < rows < 0.1 * columns
+
+
+MERGE = """mugraph merge float32
+dims c=4 q=4096 e=64
+input V f32[c, q, e]
+input M f32[c, q]
+output O f32[q, e]
+
+kernel k0 generated c:tile q:grid e:grid
+  V = load V[c, q, e]
+  M = load M[c, q]
+  m[q] = max(M; c)
+  x[c, q] = exp_sub(M, m)
+  v[c, q, e] = mul(V, x)
+  O[q, e] = sum(v; c)
+  store O[q, e] = O
+"""
+
+
+def merge_us(q: int, warps: int, without: tuple[str, ...] = ()) -> float:
+    graph = parse_mugraph(MERGE)
+    m = models(graph)["k0"]
+    batch = Batch.of(m, [KernelSchedule((("q", q), ("e", 64)), ("c", "q", "e"), warps, 3)], graph.sizes)
+    return float(estimate(m, batch, graph.sizes, H200, without).us[0])
+
+
+def test_several_warps_meet_for_each_sum_outside_of_loops() -> None:
+    """Compiled for sm_90, such merges have 3 to 7 barriers, and none with one warp."""
+    alone, several = (merge_us(8, n) - merge_us(8, n, ("meetings",)) for n in (1, 4))
+    assert alone == 0.0
+    assert several == pytest.approx(2 * H200.costs.meet_us)
+
+
+def test_other_waves_hide_where_warps_meet() -> None:
+    one, many = (merge_us(q, 4) - merge_us(q, 4, ("meetings",)) for q in (8, 1))
+    assert 0.0 < many < one
+
+
+def test_what_only_loads_and_sums_is_tried_with_one_warp() -> None:
+    graph = parse_mugraph(MERGE)
+    m = models(graph)["k0"]
+    found = choices(m, graph.sizes, H200, orders_of(m, graph.sizes), coarse=False).batch
+    elements = 4 * found.block["q"] * found.block["e"]
+    small, large = (elements >= 1024) & (elements <= 2048), elements > 2048
+    assert {*found.warps[small].tolist()} == {1.0, 4.0}
+    assert 1.0 not in found.warps[large]
+    loops = parse_mugraph(MERGE.replace("c:tile", "c:loop").replace("x[c, q] = exp_sub(M, m)", "x[c, q] = exp(M)"))
+    m = models(loops)["k0"]
+    walked = choices(m, loops.sizes, H200, orders_of(m, loops.sizes), coarse=False).batch
+    assert (walked.warps[walked.block["q"] * walked.block["e"] >= 1024] > 1.0).all()
