@@ -38,7 +38,7 @@ def test_a_thread_compiles_for_a_region_once(fails: bool, gated: Cut, monkeypatc
 
     monkeypatch.setattr(inductors, "by_inductor", by_inductor)
     monkeypatch.setattr(torch, "compile", lambda f, **_: ("compiled when called", f))
-    with Inductors(gated.model, gated.regions) as several:
+    with Inductors(gated.model, gated.regions, 60.0) as several:
         for name in (region.graph.name, "unknown", region.graph.name):
             several.begin(name)
         made = several.of(region.module, own)
@@ -54,7 +54,7 @@ def test_a_thread_compiles_for_a_region_once(fails: bool, gated: Cut, monkeypatc
 def test_what_is_not_begun_is_compiled_when_it_is_called(gated: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda f, **_: ("compiled when called", f))
     (region,) = gated.regions
-    with Inductors(gated.model, gated.regions) as several:
+    with Inductors(gated.model, gated.regions, 60.0) as several:
         own = gated.model.get_submodule(region.module)
         assert several.of(region.module, own) == ("compiled when called", own)
 
@@ -70,9 +70,23 @@ def test_nothing_is_compiled_any_more_behind_the_end(gated: Cut, monkeypatch: py
             time.sleep(0.001)
 
     monkeypatch.setattr(inductors, "by_inductor", endless)
-    with Inductors(gated.model, gated.regions, said.append) as several:
+    with Inductors(gated.model, gated.regions, 60.0, said.append) as several:
         several.begin(region.graph.name)
         assert begun.wait(30)
     assert isinstance(several.begun[region.module].exception(30), SystemExit)
     several.thread.shutdown()
     assert said == [f"{region.module} is tuned"]
+
+
+def test_nothing_is_compiled_beside_a_short_tuning(gated: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have half of the tuner's time. It is compiled when it is called then."""
+    (region,) = gated.regions
+    said: list[str] = []
+    monkeypatch.setattr(inductors, "by_inductor", lambda *_: "in the thread")
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: "when it is called")
+    own = gated.model.get_submodule(region.module)
+    for budget_s, made in ((inductors.BESIDE_S, "in the thread"), (inductors.BESIDE_S - 1, "when it is called")):
+        with Inductors(gated.model, gated.regions, budget_s, said.append) as several:
+            several.begin(region.graph.name)
+            assert several.of(region.module, own) == made
+    assert said[-1] == f"{region.module}: Inductor compiles it, to be timed beside its kernel"

@@ -1,7 +1,8 @@
 """Inductor's code for regions, which their kernels are compared with.
 
-A thread compiles it for a region while kernels for it are tuned: other processes do that. Nothing runs on the GPU
-meanwhile, where times are taken: Inductor looks for the fastest of its own configurations in the first call.
+A thread compiles it for a region while kernels for it are tuned, where there is time: other processes do that, but the
+thread leaves their tuner little of the interpreter. Nothing runs on the GPU meanwhile, where times are taken: Inductor
+looks for the fastest of its own configurations in the first call.
 """
 
 from __future__ import annotations
@@ -31,14 +32,24 @@ def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
         return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 
 
+BESIDE_S = 10.0
+"""Seconds of the budget for each region from which on the thread compiles while kernels are tuned. On an H200's host it
+takes 5 s for the first; a tuning that was given 1.6 s took 2.3 s alone and 4.8 s beside it."""
+
+
 class Inductors:
     """Of a model's regions, each compiled once: a context manager, at the end of which nothing is compiled any more.
-    say: is told what is waited for."""
+    budget_s: of the search and tuning of all. say: is told what is waited for."""
 
     def __init__(
-        self, model: torch.nn.Module, regions: Sequence[Region], say: Callable[[str], object] = lambda _: None
+        self,
+        model: torch.nn.Module,
+        regions: Sequence[Region],
+        budget_s: float,
+        say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.model, self.say = model, say
+        self.beside = budget_s >= BESIDE_S * len(regions)
         self.regions = {r.graph.name: r for r in regions}
         self.thread = ThreadPoolExecutor(1, "inductor")
         self.compiling: int | None = None  # the thread, while it compiles
@@ -61,7 +72,7 @@ class Inductors:
         if region is None:
             return
         self.say(f"{region.module} is tuned")
-        if region.sized or region.module in self.begun:
+        if not self.beside or region.sized or region.module in self.begun:
             return
         own = self.model.get_submodule(region.module)
         if isinstance(own, torch.fx.GraphModule):

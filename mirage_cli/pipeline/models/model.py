@@ -175,7 +175,7 @@ def optimize(
         settings = replace(settings, budget=budget * (1 - IN_MODEL))
     some = found.regions
     say(f"{len(some)} regions are searched and tuned, for {settings.budget:.0f} s in all")
-    with Inductors(found.model, some, say) as inductors:
+    with Inductors(found.model, some, settings.budget, say) as inductors:
         with Kernels(settings, in_model=in_model, in_time=True, on_tuning=inductors.begin) as kernels:
             made = kernels.of([r.graph for r in some], [r.times for r in some], [r.example for r in some])
             measures = kernels.measures
@@ -190,7 +190,8 @@ def optimize(
                     setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
             left = between(model) if used else []
             if figures is not None:
-                say("the model is compiled")
+                if used:
+                    say("the model is compiled")
                 for other in left:
                     other.compile(dynamic=dynamic is not None)
                 if in_model:
