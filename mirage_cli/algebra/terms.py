@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from mirage_cli.algebra.canonical import Atom, Form, is_nonnegative, mono_dims
+from mirage_cli.algebra.canonical import ONE, Atom, Form, is_nonnegative, mono_dims
 from mirage_cli.algebra.graph import Decomposition, Node
-from mirage_cli.algebra.steps import Steps, chain, constant, product_after
+from mirage_cli.algebra.steps import Steps, chain, constant, product, product_after
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
@@ -16,6 +16,7 @@ from mirage_cli.ir.program import Eqn
 
 def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Node]:
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
+    yield from _by_reciprocal(d, form, own)
     steps = Steps()
     chain(d, steps, None, form.terms)
     if _is_difference(form) and d.type_of(form) != "int":
@@ -36,6 +37,22 @@ def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Nod
     yield steps.node()
     yield from _common_factors(d, form)
     yield from _common_under_sum(d, form)
+
+
+def _by_reciprocal(d: Decomposition, form: Form, own: Iterable[Node]) -> Iterator[Node]:
+    """y / √s = y·(1/√s), a quotient that the program takes by a root of fewer axes: one operator makes the reciprocal,
+    of fewer elements. y, which has several terms, stays as the program has it."""
+    for args in (n.steps[0].args for n in own if len(n.steps) == 1):
+        match args:
+            case Form() as y, Form() as root if len(y.terms) > 1 and root.single and root.dims < y.dims:
+                reciprocal = d.algebra.pow(root, Fraction(-1))
+                mono, c = reciprocal.single or ((), ONE)
+                if any(k.denominator > 1 for _, k in mono) and d.algebra.mul(y, reciprocal) is form:
+                    steps = Steps()
+                    product(d, steps, [y], mono, c)
+                    yield steps.node()
+            case _:
+                pass
 
 
 def _is_difference(form: Form) -> bool:

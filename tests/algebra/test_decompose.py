@@ -240,6 +240,22 @@ def test_a_division_moves_over_a_contraction_with_a_difference() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("y = add(A, B) | q = mul(y, y) | s = sum(q; k) | r = sqrt(s)", True),
+        ("y = sub(A, B) | q = mul(y, y) | s = sum(q; k) | r = sqrt(s)", True),
+        ("y = sub(A, B) | q = mul(y, y) | s = sum(q; k) | r = add(s, 1)", False),  # no root
+        ("y = sub(A, B) | q = mul(y, y) | r = sqrt(q)", False),  # of as many elements
+    ],
+)
+def test_a_quotient_by_a_root_of_fewer_axes_is_a_product(text: str, other: bool) -> None:
+    """Where what is divided has several terms: else the algebra makes the product anyway. What decisions are made of
+    is divided as the program does."""
+    assert ("rsqrt mul" in operators(f"{text} | O = div(y, r)")) == other
+    assert "rsqrt mul" not in operators(f"{text} | p = div(y, r) | O = round(p)")
+
+
 def test_a_softmax_is_of_the_values_that_the_program_has() -> None:
     """Of Q·(K + B), whose Q·B cancels: without it, no operator of the program would make the exponent."""
     d = decompose(PROGRAMS["attention with shifted keys"])
