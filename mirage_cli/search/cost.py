@@ -49,13 +49,6 @@ were compiled for sm_90 before `search.live` counted what is held, 73 spilled mo
 estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spilled: 52 of these are, and 14 others."""
 
 
-WHOLE, PARTS = 2.5, 6.0
-"""Operations that a byte or a part of one takes to become a number of 16 bits, less a zero point, as measured: 2.1 and
-2.3 instructions, with all that a loop does, of which parts wait for each other in blocks half as deep."""
-SINGLY = 12.0
-"""Operations more for a byte that is read alone from shared memory and converted, as pairs are not where factors differ
-within a block: 4096 x 14336 weights of 8 bits took 43 us where blocks of one factor took 21, and of 4 bits 33 and 12
-(results/h200/notes-2026-11-28.md)."""
 CHAINED = 128
 """Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
 
@@ -300,8 +293,9 @@ def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
     each = x.zero + e.operations + x.target.costs.conversion * e.reads
     if e.made is not None:
         within = reduce(np.logical_and, (n % x.batch.block[d] == 0 for d, n in e.made.within), x.zero == 0)
-        by_bits = WHOLE if e.made.whole else PARTS
-        each = np.where(within, by_bits, np.maximum(each, by_bits) + SINGLY * e.paired)
+        c = x.target.costs
+        by_bits = c.whole_byte if e.made.whole else c.part_of_byte
+        each = np.where(within, by_bits, np.maximum(each, by_bits) + c.single_byte * e.paired)
     computed = s.runs * (x.elements[e.axes] * each)
     computed = computed * x.term("slices", x.zero + copies(x, e.axes, e.beside), 1.0)
     if e.rows:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple  # keys of what is grouped
+from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
@@ -411,8 +411,8 @@ def _segment(
 
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
-    made = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
-    by_bits = {v: x for x in made if x is not None for v in x.eqns}
+    operands_of_bits = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
+    by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
     in_pairs = {frozenset(dims[v]) for v in paired}
     elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
@@ -420,19 +420,19 @@ def _segment(
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
-    made = {e.out: dot(e) for e in products}
+    named = {e.out: dot(e) for e in products}
     work = Work(
         loop.dims if loop else (),
         tuple(map(k.read, read)),
         tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
-        tuple(Counter(made.values()).items()),
+        tuple(Counter(named.values()).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
         tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
         operands,
         tuple(sums) if spaces else (),
         lanes(k.kernel, loop) if loop else (),
-        tuple((m.axes, m.operations, made[m.product]) for m in met(loop) if m.product in made) if loop else (),
+        tuple((m.axes, m.operations, named[m.product]) for m in met(loop) if m.product in named) if loop else (),
     )
     return work, blocks
 
@@ -532,19 +532,16 @@ def _elementwise(
 ) -> tuple[Elementwise, ...]:
     """halves: of the equations, those that are computed in 16 bits, two at once. spaces: `live.spaces_of_sums`.
     by_bits: of those that make operands of bits, what they make."""
-    operations: defaultdict[tuple[Any, ...], float] = defaultdict(float)
-    conversions: Counter[tuple[Any, ...]] = Counter()
+    operations: defaultdict[Elementwise, float] = defaultdict(float)
+    conversions: Counter[Elementwise] = Counter()
     for e in eqns:
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
-        key = axes, operand, axes_beside(axes, spaces), by_bits.get(e.out)
+        key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
         flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
-    return tuple(
-        Elementwise(axes, n, conversions[axes, *rest, made], *rest, made=made)
-        for (axes, *rest, made), n in operations.items()
-    )
+    return tuple(key._replace(operations=n, reads=conversions[key]) for key, n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:

@@ -73,6 +73,10 @@ class Costs:
     simd: the part of the float32 rate that arithmetic reaches which is not all multiply-adds.
     conversion: operations that reading an element for an operand that is computed takes. The warps that share its rows
         each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
+    whole_byte, part_of_byte: operations that a byte, or some of its bits, takes to become a number of 16 bits, less a
+        zero point, by logic.
+    single_byte: operations more where it is read alone from shared memory, as pairs are not if factors differ within a
+        block.
     narrow: operations that a load of less than 16 bytes takes, for its address, its mask, and its way to shared memory.
     shuffle: operations that a thread's exchange of a register with another and adding it up take.
     across_us: a sum across warps, for each warp and each element of the result.
@@ -128,6 +132,9 @@ class Costs:
     busy_warps: float
     simd: float
     conversion: float
+    whole_byte: float
+    part_of_byte: float
+    single_byte: float
     narrow: float
     shuffle: float
     across_us: float
@@ -168,6 +175,8 @@ H200_COSTS = Costs(
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     meet_us=0.3,  # [fit] tuned merges; [H200] merges of attention, 3 sums: 1.1 to 1.5 us more with 2 warps than with 1
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
+    whole_byte=2.5, part_of_byte=6.0,  # [H200] 2.1 and 2.3 instructions, parts in loops that wait for each other
+    single_byte=12.0,  # [H200] 4096 x 14336 weights of 8 bits 43 us where pairs take 21, of 4 bits 33 and 12
     shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
     narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next
     tf32x3=0.95, splitting=11.0, banks=0.58, ieee=0.75,  # [H100] fitted on 67 schedules of float32, tried on 46 others

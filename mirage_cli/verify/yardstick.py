@@ -177,8 +177,9 @@ TAME = range(2)
 class Overflows:
     """Where rounding decides whether elements of a piece of an output are numbers.
 
-    finite: those that are numbers in float32's range, without rounding. found: those that are so in one evaluation,
-    this one or one with moved results, and not in another. seeds: how many with moved results were made.
+    finite: those that are numbers in float32's range, without rounding. found: those for which an evaluation with moved
+    results says otherwise: it has an infinity in place of a number, or a number in place of an infinity. seeds: how
+    many evaluations with moved results were made.
     """
 
     finite: torch.Tensor
@@ -580,8 +581,9 @@ class _Output:
         return explained
 
     def overflows_of(self, piece: Piece, seed: int, tolerance: float, finite: torch.Tensor) -> torch.Tensor:
-        """Where evaluations with moved results, those with this seed and all before it, overflow otherwise than float64
-        does in float32's range. finite: where float64 has numbers."""
+        """Where an evaluation with moved results, of this seed or one before it, has an infinity in place of a number,
+        or a number in place of an infinity. finite: where float64 has numbers; where float32's range alone changes
+        that, nothing is explained."""
         assert self.ranged is not None
         key = self.i, piece
         if key not in self.known.overflows:
@@ -594,8 +596,9 @@ class _Output:
         return known.found & (known.finite == finite)
 
     def missed(self, piece: Piece, y: torch.Tensor, e: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """Where a piece lacks an infinity of float64's that does not depend on numbers, and that eager and float32's
-        range leave as it is: what a mask names, or the logarithm of an empty sum."""
+        """Where a piece lacks an infinity that it has to have: float64 has it for these inputs and for numbers near 1,
+        eager has it, and float32's range does not change it. A mask gives such infinities, and so does the logarithm
+        of an empty sum."""
         missed = ref.isinf() & (y.double() != ref)
         if self.ranged is None or self.tame is None or not bool(missed.any()):
             return torch.zeros_like(missed)

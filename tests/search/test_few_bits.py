@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import cost
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import find_target
+from tests.search.test_tiles import VECTOR
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "triton" / "weights_of_4_bits.py"
 MEASURED = {(64, 2, 5, 2): 19.6, (64, 4, 5, 2): 23.4, (128, 4, 3, 4): 14.8, (128, 2, 4, 4): 14.1, (256, 8, 4, 8): 17.1}
@@ -19,11 +21,16 @@ MEASURED = {(64, 2, 5, 2): 19.6, (64, 4, 5, 2): 23.4, (128, 4, 3, 4): 14.8, (128
 (results/h200/notes-2026-11-27.md)."""
 
 
-def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
-    """64 columns are 32 rows of pairs, which 4 warps convert twice."""
+def weights_of_4_bits() -> MuGraph:
+    """With one row of activations."""
     lines = GOLDEN.read_text(encoding="utf-8").splitlines()
     text = [line[2:] for line in lines[: lines.index("# schedule")]]
-    graph = parse_mugraph("\n".join(text) + "\n").resized({"m": 1})
+    return parse_mugraph("\n".join(text) + "\n").resized({"m": 1})
+
+
+def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
+    """64 columns are 32 rows of pairs, which 4 warps convert twice."""
+    graph = weights_of_4_bits()
     m, target = models(graph)["k0"], find_target("h200")
 
     def predicted_us(columns: int, warps: int, stages: int, chunks: int, rows: int = 16) -> float:
@@ -45,12 +52,11 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
 def test_a_block_with_several_factors_is_expected_to_be_slow() -> None:
     """Bytes are read one by one then. Weights of 8 bits took 43.4 us in place of 21.4, of 4 bits 32.6 and 12.4."""
     target = find_target("h200")
-    four = GOLDEN.read_text(encoding="utf-8").splitlines()
-    bits = parse_mugraph("\n".join(line[2:] for line in four[: four.index("# schedule")]) + "\n").resized({"m": 1})
+    whole_bytes = parse_mugraph(VECTOR.format(dtype="i8")).resized({"m": 8, "k": 4096, "n": 14336, "groups": 32})
     chunks = "n=128 order=n,k,m warps=4 stages=3 split=4 overlap\nk1: m=1 n=256 order=k_split,m,n warps=1 stages=2"
     for graph, rest, most in (
-        (parse_mugraph(BYTES.lstrip("\n")), "n=64 order=n,k,m warps=4 stages=4 overlap", 1.5),
-        (bits, chunks, 2),
+        (whole_bytes, "n=64 order=n,k,m warps=4 stages=4 overlap", 1.5),
+        (weights_of_4_bits(), chunks, 2),
     ):
         us: list[float] = []
         for depth in (128, 256):
@@ -60,22 +66,6 @@ def test_a_block_with_several_factors_is_expected_to_be_slow() -> None:
         assert us[1] > most * us[0]
 
 
-BYTES = """
-mugraph bytes float16
-dims m=8 k=4096 n=14336 groups=32
-input X f16[m, k]
-input W i8[k, n]
-input S f16[groups, n]
-output O f16[m, n]
-
-kernel k0 generated m:grid k:loop n:grid
-  X = load X[m, k]
-  W = load W[k, n]
-  S = load S[k//128, n]
-  V[k, n] = mul(W, S)
-  O[m, n] = dot(X, V; k)
-  store O[m, n] = O
-"""
 APART = """
 mugraph apart float16
 dims m=16 k=4096 n=4096
