@@ -24,12 +24,14 @@ class Distribution:
     scale: the deviation that the spec asks for. contracted: terms in the longest contraction of the program.
     elements: of the whole input, of which x may be some rows.
     outlier: the value of one element of the first floating-point input.
+    ends: what the last elements of each axis are multiplied by, so that a sum without its last term is another.
     """
 
     name: str
     doc: str
     change: Callable[[torch.Tensor, float, int, int], torch.Tensor]
     outlier: float | None = None
+    ends: float = 1.0
 
 
 def products_up_to(peak: float, contracted: int, elements: int, x: torch.Tensor) -> torch.Tensor:
@@ -55,7 +57,7 @@ DISTRIBUTIONS = (
     Distribution("equal rows", "every row holds one value", lambda x, scale, *_: equal_rows(x) * scale),
     # one activation of 10000: its product with one normal value is still within float16
     Distribution("outlier", "one value of 10000 in the first input", lambda x, scale, *_: x * scale, outlier=1e4),
-    Distribution("tiny", "deviation 1e-6: float16's subnormals", lambda x, *_: x * 1e-6),
+    Distribution("tiny", "deviation 1e-6: float16's subnormals; large ends", lambda x, *_: x * 1e-6, ends=8.0),
     Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, *_: (x + 100) * scale),
 )
 
@@ -172,6 +174,8 @@ def draw(
             drawn = torch.randn(some.shape, generator=g, device=device, dtype=torch.float64)
             changed = kind.change(drawn, scale, contracted, x.numel())
             some.copy_(changed.clamp_(-most, most) if math.isfinite(most) else changed)
+        for last in (x.select(d, -1) for d, n in enumerate(shape) if n > 1 and kind.ends != 1.0):
+            last.copy_(last.float() * kind.ends)  # float8 has no products of its own
         if outlier is not None:
             x.view(-1)[x.numel() // 2] = min(outlier, most)
             outlier = None
