@@ -555,16 +555,9 @@ class _Writer:
             left = _permuted(a.text, a.layout, (*batch, *rows, *summed))
             right = _permuted(b.text, b.layout, (*batch, *summed, *columns))
             return row.torch.format(left, right), (*batch, *rows, *columns)
-        if (
-            not batch
-            and len(rows) == len(summed) == len(e.axes) == 1
-            and b.layout == (*columns[:1], *summed, *columns[1:])
-        ):
-            return row.torch.format(_permuted(a.text, a.layout, (*rows, *summed)), b.text), (
-                columns[0],
-                *rows,
-                columns[1],
-            )
+        if not batch and len(rows) == len(e.axes) == 1 and len(columns) == 2 and b.layout[1:-1] == summed:
+            left = _permuted(a.text, a.layout, (*rows, *summed))
+            return row.torch.format(left, b.text), (*b.layout[:1], *rows, *b.layout[-1:])
         layout = (*batch, *rows, *columns)
         letters = axis_letters((*a.layout, *b.layout))
         spell = ["".join(letters[d] for d in dims) for dims in (a.layout, b.layout, layout)]
