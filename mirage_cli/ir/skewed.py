@@ -103,8 +103,10 @@ class _ByEntries(_Skewed):
     def fits(self, e: Eqn, d: str, i: Index, other: str) -> bool:
         """Whether the index is a table's alone, by positions of its axes, and all rows of `other` are of these: each
         has a matrix of its own."""
-        (entry, _), *more = i.terms
-        if more or i.offset or not isinstance(entry, Lookup) or any(j.axis is None for j in entry.access):
+        if len(i.terms) != 1 or i.offset:
+            return False
+        ((entry, _),) = i.terms
+        if not isinstance(entry, Lookup) or any(j.axis is None for j in entry.access):
             return False
         rows = {a for a in self.known[other].dims if a not in e.axes}
         entries = min(MOST_ENTRIES, prod(self.dims[a] for a in i.dims))

@@ -142,6 +142,7 @@ def test_rows_with_a_matrix_each_are_multiplied_by_all() -> None:
         experts(99, 65),  # many
         experts(9, 5, row="E[t // 3, j]"),  # rows share a matrix as they are
         experts(9, 5, row="4 - E[t, j]"),  # another one than the table names
+        experts(9, 5, row="3").replace("k, n], k)", "k, n], k) * E"),  # one for all
         experts(9, 5).replace("X: [t, k]", "X: [t, m, k]").replace("O: [t", "O: [t, m").replace("k: 24", "k: 24, m: 4"),
     ],
 )
