@@ -28,6 +28,7 @@ from mirage_cli.ir.access import (
     is_whole,
     may_name_nothing,
     read_by,
+    remainder,
     renames,
     strides,
 )
@@ -48,6 +49,7 @@ from mirage_cli.ir.program import (
     tensor_type,
 )
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
+from mirage_cli.ir.shared import shared
 
 Dims = tuple[str, ...]
 
@@ -56,10 +58,11 @@ def torch_source(program: Program, name: str = "reference", blocked: Sequence[st
     """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
 
     blocked: axes of which it may be asked for some positions: from `start_AXIS` on, `size_AXIS` many.
+    Rows that share a matrix are multiplied by it at once (`ir/shared.py`).
     Inputs that the program changes are changed; where nothing else is asked for, it returns None. Outputs are
     contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
     """
-    return _Writer(program, name, blocked).text()
+    return _Writer(shared(program, frozenset(blocked)), name, blocked).text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +356,30 @@ class _Writer:
         inside = self.inside(e.args[0], dims_of(access))
         if not inside and is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
+        if not inside and (joined := self.joined(x, access)):
+            return replace(self.assign(e, *joined), dtype=x.dtype)
         if is_view(access):
             return replace(self.assign(e, self.view(x, access, e.out, inside), dims_of(access)), dtype=x.dtype)
         return replace(self.assign(e, *self.gathered(x, access, e.out, inside)), dtype=x.dtype)
+
+    def joined(self, x: _Value, access: Access) -> tuple[str, Dims] | None:
+        """Two axes as one, where they are read by the quotient and the remainder of its positions; None elsewhere."""
+        sizes, both = self.program.sizes, dict(zip(x.layout, access, strict=True))
+        for block, i in both.items():
+            ((a, c), *more) = i.terms or ((None, 0),)
+            if not isinstance(a, Quotient) or a.of.axis is None or c != 1 or more or i.offset:
+                continue
+            d, n = a.of.axis, a.by
+            within = next((w for w, j in both.items() if j == remainder(a.of, n) and sizes[w] == n), None)
+            others = {w: j for w, j in both.items() if w not in (block, within)}
+            plain = all(renames(w, j, sizes) and j.axis != d for w, j in others.items())
+            if within is None or sizes[block] * n != sizes[d] or not plain or len({*others.values()}) < len(others):
+                continue
+            order = tuple(v for w in x.layout if w != within for v in ((w, within) if w == block else (w,)))
+            place = order.index(block)
+            text = f"{_permuted(x.text, x.layout, order)}.flatten({place}, {place + 1})"
+            return text, tuple(d if w == block else both[w].dims[0] for w in order if w != within)
+        return None
 
     def inside(self, read: Arg, dims: Iterable[str]) -> frozenset[str]:
         """Of these axes, those of which a block is read of the whole: of inputs, which are there whole."""
@@ -515,7 +539,8 @@ class _Writer:
         return text, _without(x.layout, e.axes) if row.reduces else last if row.moved else x.layout
 
     def contraction(self, e: Eqn, row: Op) -> tuple[str, Dims]:
-        """A matmul where the axes are those of one, over any batch axes; otherwise an einsum."""
+        """A matmul where the axes are those of one, over any batch axes, or of one with several matrices; otherwise an
+        einsum."""
         a, b = (self.operand(x, "float", self.computes_in(e)) for x in e.args)
         if a.scalar or b.scalar:
             x = b if a.scalar else a
@@ -530,6 +555,9 @@ class _Writer:
             left = _permuted(a.text, a.layout, (*batch, *rows, *summed))
             right = _permuted(b.text, b.layout, (*batch, *summed, *columns))
             return row.torch.format(left, right), (*batch, *rows, *columns)
+        if not batch and len(rows) == len(e.axes) == 1 and len(columns) == 2 and b.layout[1:-1] == summed:
+            left = _permuted(a.text, a.layout, (*rows, *summed))
+            return row.torch.format(left, b.text), (*b.layout[:1], *rows, *b.layout[-1:])
         layout = (*batch, *rows, *columns)
         letters = axis_letters((*a.layout, *b.layout))
         spell = ["".join(letters[d] for d in dims) for dims in (a.layout, b.layout, layout)]

@@ -166,7 +166,7 @@ def lengths(program: Program, fixed: Collection[str]) -> dict[str, int]:
     factors: dict[str, tuple[str, ...]] = {}
     found: dict[str, int] = {}
     for name, x in values.items():
-        steps[name], factors[name] = _steps(x, steps), (name,)
+        steps[name], factors[name] = steps_of(x, steps), (name,)
         if isinstance(x, Tensor):
             continue
         if OPS[x.op].kind == "elementwise":
@@ -207,7 +207,8 @@ def _has_8_bits(name: str, values: Mapping[str, Tensor | Eqn]) -> bool:
     return isinstance(x, Tensor) and x.dtype != "bool" and DTYPE_BYTES[x.dtype] == 1
 
 
-def _steps(x: Tensor | Eqn, steps: Mapping[str, Steps]) -> Steps:
+def steps_of(x: Tensor | Eqn, steps: Mapping[str, Steps]) -> Steps:
+    """Of a value, by those of what it is made of."""
     if isinstance(x, Tensor):
         return dict.fromkeys(x.dims, 1)
     if x.place:

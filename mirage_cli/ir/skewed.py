@@ -8,6 +8,11 @@ with all rows is one; the relative positions of Transformer-XL and DeBERTa are c
     dot(H[N[n, k], d], W; d)  -->  dot(H, W; d)[row = N[n, k]]
 
 So are rows that a table names more than once: the neighbours in a graph, each of which is multiplied once.
+
+    dot(X[t, k], W[E[t], n, k]; k)  -->  dot(X, W; k)[t, e = E[t], n]
+
+Where each row has a matrix that a table names (an expert's), products with all of them take a matrix once for all rows,
+and as many times the arithmetic as there are matrices. No value of another matrix gets into a row.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from mirage_cli.ir.access import Index, index
+from mirage_cli.ir.access import Index, Lookup, index
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
@@ -24,6 +29,8 @@ MOST_WORK = 4
 """The most rows of the operand for each row that one position reads."""
 LEAST_READS = 4
 """How often each row is read, at least, on average, where a table names the rows."""
+MOST_ENTRIES = 64
+"""The most matrices that all rows are multiplied by, where a table names one for each."""
 
 
 def skewed(program: Program) -> Program | None:
@@ -31,9 +38,15 @@ def skewed(program: Program) -> Program | None:
     return _Skewed(program).rewritten()
 
 
+def by_entries(program: Program) -> Program | None:
+    """A program whose rows are multiplied by all matrices that a table may name for them, of which there are no more
+    than rows, and read afterwards; None where there is none."""
+    return _ByEntries(program).rewritten()
+
+
 class _Skewed(Rewriter):
     def of(self, e: Eqn) -> Iterable[Eqn]:
-        if OPS[e.op].kind == "contraction" and len(e.values) == 2:
+        if e.op in OPS and OPS[e.op].kind == "contraction" and len(e.values) == 2:
             for read, other in (e.values, e.values[::-1]):
                 if (at := self.moved(e, read, other)) is not None:
                     return self.read_afterwards(e, read, *at)
@@ -42,27 +55,34 @@ class _Skewed(Rewriter):
     def moved(self, e: Eqn, read: str, other: str) -> tuple[str, Index] | None:
         """The axis of `read`'s source that a skewed index reads, and that index; None where `read` is not skewed.
 
-        An index is skewed if it is affine in several axes, of which `other` has some but not all, and none is summed.
-        So is one by a table that `other` knows nothing of, if each row is read several times, as a product of few
-        columns.
+        None of its axes is summed, or in another index of `read`.
         """
-        known, beside = self.known[read], self.known[other].dims
+        known = self.known[read]
         names = known.names if isinstance(known, Eqn) else {}
         several = [(d, i) for d, i in names.items() if i.axis is None]
         if len(several) != 1:
             return None
         ((d, i),) = several
-        own = [a for a in i.dims if a not in beside]
         elsewhere = {a for x, j in names.items() if x != d for a in j.dims}
+        if d in self.fixed or {*i.dims} & ({*e.axes} | elsewhere | self.fixed):
+            return None
+        return (d, i) if self.fits(e, d, i, other) else None
+
+    def fits(self, e: Eqn, d: str, i: Index, other: str) -> bool:
+        """Whether the index is skewed: affine in several axes, of which `other` has some but not all.
+
+        So is one by a table that `other` knows nothing of, if each row is read several times, as a product of few
+        columns.
+        """
+        beside = self.known[other].dims
+        own = [a for a in i.dims if a not in beside]
         read_rows = prod(self.dims[a] for a in own)
         if i.affine:
-            fits = 0 < len(own) < len(i.dims) and self.dims[d] <= MOST_WORK * read_rows
-        else:
-            columns = prod(self.dims[a] for a in beside if a not in e.axes)
-            narrow = columns <= prod(self.dims[a] for a in e.axes)
-            several_times = bool(i.lookups) and LEAST_READS * self.dims[d] <= read_rows
-            fits = several_times and narrow and len(own) == len(i.dims)
-        return (d, i) if fits and d not in self.fixed and not {*i.dims} & ({*e.axes} | elsewhere | self.fixed) else None
+            return 0 < len(own) < len(i.dims) and self.dims[d] <= MOST_WORK * read_rows
+        columns = prod(self.dims[a] for a in beside if a not in e.axes)
+        narrow = columns <= prod(self.dims[a] for a in e.axes)
+        several_times = bool(i.lookups) and LEAST_READS * self.dims[d] <= read_rows
+        return several_times and narrow and len(own) == len(i.dims)
 
     def read_afterwards(self, e: Eqn, read: str, d: str, i: Index) -> Iterator[Eqn]:
         """The product with all rows of the source's axis d, and the read of it by the index i."""
@@ -77,3 +97,17 @@ class _Skewed(Rewriter):
         product = self.name(f"{e.out}_{row}")
         yield self.define(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
         yield self.read(e.out, product, {row: i})
+
+
+class _ByEntries(_Skewed):
+    def fits(self, e: Eqn, d: str, i: Index, other: str) -> bool:
+        """Whether the index is a table's alone, by positions of its axes, and all rows of `other` are of these: each
+        has a matrix of its own."""
+        if len(i.terms) != 1 or i.offset:
+            return False
+        ((entry, _),) = i.terms
+        if not isinstance(entry, Lookup) or any(j.axis is None for j in entry.access):
+            return False
+        rows = {a for a in self.known[other].dims if a not in e.axes}
+        entries = min(MOST_ENTRIES, prod(self.dims[a] for a in i.dims))
+        return bool(rows) and rows <= {*i.dims} and self.dims[d] <= entries

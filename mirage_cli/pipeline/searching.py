@@ -27,7 +27,7 @@ from mirage_cli.ir.program import Program, cast_of
 from mirage_cli.ir.running import LEAST, in_scans
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.separable import separable
-from mirage_cli.ir.skewed import skewed
+from mirage_cli.ir.skewed import by_entries, skewed
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.verifying import Verifier
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
@@ -245,7 +245,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
     in_blocks = None if short in (form, None) else lambda _: short
-    for taken_apart in (blocked, by_parts, in_pieces, *filter(None, [in_blocks])):
+    for taken_apart in (blocked, by_entries, by_parts, in_pieces, *filter(None, [in_blocks])):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
-from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, tensor_type
+from mirage_cli.ir.program import Arg, Builder, Eqn, Range, Tensor, tensor_type
 from mirage_cli.spec.vocabulary import closest, no_axis
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ Place = Callable[[int, int], tuple[int, int]]
 MAX_DEPTH = 100
 """Of expressions and indices."""
 MAX_INTEGER = (1 << 63) - 1
+MAX_COUNTED = 1 << 24
+"""The largest size that float32 holds, as it does all below."""
 
 
 class Report(Protocol):
@@ -38,17 +40,21 @@ class Poisoned(Exception):
 class Scope:
     """Axes and dimension names share one namespace; values have another.
 
-    sizes: of every axis; 0 for one whose size was refused. dynamic: the axes whose size is known only when a kernel is
-    called. names: of values; None for one that is poisoned. taken: names that no value of the reader's own may have.
-    written: names of what is written in parts. missing: names of axes that there are not, each of which is told once.
-    products: where the text has each product, by the name of its result.
+    sizes: of every axis; 0 for one whose size was refused. dynamic: the axes whose size is known only when a kernel
+    is called, and what it may be. names: of values; None for one that is poisoned. taken: names that no value of
+    the reader's own may have. written: names of what is written in parts. missing: names of axes that there are
+    not, each of which is told once. products: where the text has each product, by the name of its result.
     """
 
     def __init__(
-        self, inputs: Sequence[Tensor], sizes: Mapping[str, int], report: Report, dynamic: Iterable[str] = ()
+        self,
+        inputs: Sequence[Tensor],
+        sizes: Mapping[str, int],
+        report: Report,
+        dynamic: Mapping[str, Range] | None = None,
     ) -> None:
         self.sizes, self.report = sizes, report
-        self.dynamic = frozenset(dynamic)
+        self.dynamic = dynamic or {}
         self.builder = Builder(inputs, sizes)
         self.names: dict[str, Arg | None] = {t.name: t.name for t in inputs}
         self.inputs = dict.fromkeys(t.name for t in inputs)
@@ -102,8 +108,11 @@ class Scope:
         if e.id in self.sizes:
             if not self.sizes[e.id]:
                 raise Poisoned
-            self.refuse_dynamic(e, (e.id,), "is no number of the program")
-            return Fraction(self.sizes[e.id])
+            if e.id not in self.dynamic:
+                return Fraction(self.sizes[e.id])
+            if self.dynamic[e.id].most > MAX_COUNTED:
+                self.refuse_dynamic(e, (e.id,), f"is a float, which holds no size beyond {MAX_COUNTED}")
+            return self.builder.emit("size", axes=(e.id,))
         if e.id in self.written:
             raise self.fail(e, f"{e.id} is written in parts: give what they hold names, and read those")
         known = [*self.names, *self.sizes, "inf"]

@@ -13,6 +13,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.scans import by_scans
+from mirage_cli.ir.shared import shared
 from mirage_cli.verify.rows import row_axis
 
 
@@ -83,7 +84,8 @@ def independent_axis(program: Program) -> CutFields | None:
 def _cut_along(program: Program) -> tuple[str, int] | None:
     """An axis of every output, and what one position takes: no equation mixes its positions, names them or counts them.
     Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
-    lowered, sizes = by_scans(lower(program)), program.sizes
+    lowered = by_scans(lower(shared(program)))
+    sizes = lowered.sizes
     mixed = {d for e in lowered.eqns for d in e.acts_on}
     elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]
     ranked: list[tuple[tuple[bool, bool, int, int], str]] = []
@@ -92,10 +94,10 @@ def _cut_along(program: Program) -> tuple[str, int] | None:
             continue
         at = [n // max(1, sizes[axis]) for dims, n in elements if axis in dims]
         position_bytes = sum(at) + 8 * max(at)  # what rounds the largest value holds several of its size
-        shared = sum(n for dims, n in elements if axis not in dims)
+        beside = sum(n for dims, n in elements if axis not in dims)
         cuts_rows = any(t.dims.index(axis) >= row_axis([sizes[d] for d in t.dims]) for t in program.outputs)
-        coarse = position_bytes > FINE_BYTES or shared > SHARED_BYTES
-        ranked.append(((coarse, cuts_rows, shared, position_bytes), axis))
+        coarse = position_bytes > FINE_BYTES or beside > SHARED_BYTES
+        ranked.append(((coarse, cuts_rows, beside, position_bytes), axis))
     if not ranked:
         return None
     (*_, position_bytes), axis = min(ranked)
@@ -116,11 +118,11 @@ def blocks_of(program: Program) -> tuple[BlockFields, ...]:
     """The axes to evaluate a piece along in blocks, where one position of the axis that pieces are cut along takes more
     than a block does. No equation mixes their positions, but masks may name them, and reads of inputs, which are held
     whole. First those without which the least is computed."""
-    lowered, cut = by_scans(lower(program)), _cut_along(program)
+    lowered, cut = by_scans(lower(shared(program))), _cut_along(program)
     given = {t.name for t in program.inputs}
     mixing = (e for e in lowered.eqns if e.op != "index" and not (e.op == "rename" and e.args[0] in given))
     mixed = {d for e in mixing for d in e.acts_on} | ({cut[0]} if cut else set())
-    held = program.sizes | ({cut[0]: 1} if cut else {})
+    held = lowered.sizes | ({cut[0]: 1} if cut else {})
     values = [e.dims for e in lowered.eqns]
 
     def bytes_with(axis: str) -> int:

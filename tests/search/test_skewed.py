@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.skewed import skewed
+from mirage_cli.ir.skewed import by_entries, skewed
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.verify.equivalence import check_equivalence
 from tests.pipeline.test_random import problem
 
 H100 = find_target("h100")
@@ -104,3 +106,56 @@ def test_relative_positions_are_a_product_of_matrices() -> None:
         x.buffer for x in attention.loads
     }
     assert any(str(i) == "-q + s + 511" for x in attention.loads for i in x.access)
+
+
+EXPERTS = """
+name: experts
+dims: {{t: {t}, j: 2, k: {k}, n: {n}, e: {e}}}
+dtype: bfloat16
+inputs:
+  X: [t, k]
+  W: {{dims: [e, k, n], scale: 0.1}}
+  E: {{dims: [t, j], dtype: int32, below: e}}
+  P: [t, j]
+program: |
+  O = sum(dot(X, W[{row}, k, n], k) * P, j)
+outputs: {{O: [t, n]}}
+"""
+
+
+def experts(t: int, e: int, k: int = 24, n: int = 20, row: str = "E[t, j]") -> str:
+    return EXPERTS.format(t=t, e=e, k=k, n=n, row=row)
+
+
+def test_rows_with_a_matrix_each_are_multiplied_by_all() -> None:
+    found = by_entries(lower(parse_spec(experts(9, 5)).at()))
+    assert found is not None
+    text = [str(e) for e in found.eqns]
+    assert "t1_e[t, n, e] = dot(X, W; k)" in text
+    assert "t1[t, j, n] = rename(t1_e, E; e=E{e}[t, j])" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        experts(9, 19),  # more matrices than rows
+        experts(99, 65),  # many
+        experts(9, 5, row="E[t // 3, j]"),  # rows share a matrix as they are
+        experts(9, 5, row="4 - E[t, j]"),  # another one than the table names
+        experts(9, 5, row="3").replace("k, n], k)", "k, n], k) * E"),  # one for all
+        experts(9, 5).replace("X: [t, k]", "X: [t, m, k]").replace("O: [t", "O: [t, m").replace("k: 24", "k: 24, m: 4"),
+    ],
+)
+def test_rows_are_multiplied_by_their_own_matrix(text: str) -> None:
+    assert by_entries(lower(parse_spec(text).at())) is None
+
+
+def test_kernels_that_multiply_by_all_are_right_and_faster(interpreter: Interpreter) -> None:
+    assert problem(experts(9, 5), interpreter) is None
+    program = parse_spec(experts(256, 8, 1024, 2048)).at()
+    found = search_program(program, H100, Options(budget_s=60.0, tune=False))
+    assert not found.rejected
+    assert any(e.out.startswith("t1_e") for k in found.plans[0].graph.kernels for e in k.body)
+    text = print_mugraph(found.plans[0].graph)
+    assert "E{e}[t, j]" in text
+    assert not check_equivalence(lower(program), parse_mugraph(text.replace("E{e}[t, j]", "E{e}[t, 0]")), 0).ok

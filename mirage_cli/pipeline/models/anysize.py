@@ -18,6 +18,7 @@ from typing import Any  # torch's graphs and nodes have few types
 import torch
 
 from mirage_cli.ir.merge import LONGEST, runs_of_any_size
+from mirage_cli.pipeline.models.counts import refuse_inexact, sizes_for_numbers
 from mirage_cli.pipeline.models.partition import Part, outputs_of
 from mirage_cli.pipeline.models.region import Shape, Sized
 from mirage_cli.pipeline.models.symbols import (
@@ -26,6 +27,7 @@ from mirage_cli.pipeline.models.symbols import (
     Lengths,
     Symbol,
     Times,
+    fractions_of,
     grows,
     length_of,
     shape_of,
@@ -81,7 +83,7 @@ def at_any_size(
     primes = two_each({name: (s.least, s.most) for name, s in symbols.items()})
     if len(primes) < len(symbols):
         raise Unsupported("many of its sizes differ by call")
-    if not all(map(grows, sizes_of([*part, *read]))):
+    if not all(map(grows, (*sizes_of([*part, *read]), *fractions_of(read)))):
         raise Unsupported("a size in it is no sum of products of those that differ by call")
     some: list[Placed] = []
     elements: list[list[int]] = []
@@ -101,6 +103,7 @@ def at_any_size(
     dims = graph.dims
     axes = {d: s for s, pair in pairs.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
     same.dims = {**same.dims, **{d: dims[d] for d in axes}}
+    sizes_for_numbers(graph, same, axes, pairs)
     if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
     every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
@@ -125,6 +128,7 @@ def joined(graph: Graph, axes: Mapping[str, Times], ranges: Mapping[str, tuple[i
     """
     found = dict(axes)
     program = graph.program()
+    refuse_inexact(program)
     least, most = ({s: r[i] for s, r in ranges.items()} for i in range(2))
     for run in runs_of_any_size(program):
         length = reduce(times, (axes.get(d, program.sizes[d]) for d in run))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any  # torch's nodes, and what stands for their values
 
+import sympy
 import torch
 from torch.utils._sympy.numbers import int_oo
 
@@ -28,6 +29,8 @@ PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 7
 """Sizes to trace at, two for each symbol. Few other sizes of models are multiples of a large one, and none of both."""
 COUNTED = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, torch.sym_max})
 """What PyTorch computes sizes by."""
+FRACTIONS = frozenset({torch.sym_float, operator.truediv, operator.pow, getattr(torch, "_sym_sqrt", None)})
+"""What it computes numbers of sizes by that are no sizes, such as a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,12 @@ class Times:
 
 
 Length = int | Times
+WITHOUT_STEPS = frozenset(
+    ("Add", "Mul", "Pow", "ToFloat", "FloatPow", "FloatTrueDiv", "IntTrueDiv", "OpaqueUnaryFn_sqrt")
+)
+"""Functions of PyTorch's symbols, by name."""
+SCALARS = int | float | torch.SymInt | torch.SymFloat
+"""Sizes, and numbers that are worked out of sizes."""
 Lengths = tuple[Length, ...]
 
 
@@ -86,9 +95,12 @@ def two_each(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]
     return found
 
 
-def grows(size: torch.SymInt) -> bool:
-    """Whether a size grows with each of its symbols, or falls with each: a sum of products of them, all of one sign."""
+def grows(size: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a size grows with each of its symbols, or falls with each: a sum of products of them, all of one sign. Of
+    another number, whether it has no steps."""
     expr = size.node.expr
+    if isinstance(size, torch.SymFloat):
+        return {type(x).__name__ for x in sympy.preorder_traversal(expr) if x.args} <= WITHOUT_STEPS
     if not expr.is_polynomial(*expr.free_symbols):
         return False
     terms = expr.as_poly(*expr.free_symbols).terms()
@@ -96,12 +108,12 @@ def grows(size: torch.SymInt) -> bool:
 
 
 def is_size(node: Any) -> bool:
-    """Whether it is a size of what the model is given, or worked out from such."""
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), int | torch.SymInt):
+    """Whether it is a size of what the model is given, or a number that is worked out from such."""
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), SCALARS):
         return False
     if node.target is torch.ops.aten.sym_size.int:
         return node.args[0].op == "placeholder"
-    return node.target in COUNTED and all(x.op == "placeholder" or is_size(x) for x in node.all_input_nodes)
+    return node.target in COUNTED | FRACTIONS and all(x.op == "placeholder" or is_size(x) for x in node.all_input_nodes)
 
 
 def sizes_first(graph: torch.fx.Graph) -> None:
@@ -149,6 +161,12 @@ def sizes_of(nodes: Iterable[Any]) -> Iterator[torch.SymInt]:
         some = value if isinstance(value, list | tuple) else [value]
         sizes = (s for x in some for s in (x.shape if isinstance(x, torch.Tensor) else [x]))
         yield from (s for s in sizes if isinstance(s, torch.SymInt))
+
+
+def fractions_of(nodes: Iterable[Any]) -> Iterator[torch.SymFloat]:
+    """The numbers among these nodes' values that are worked out of sizes, and no sizes."""
+    values = (n.meta.get(SYMBOLIC, n.meta.get("val")) for n in nodes)
+    yield from (x for x in values if isinstance(x, torch.SymFloat))
 
 
 def found_in(nodes: Iterable[Any]) -> list[str]:
@@ -202,7 +220,9 @@ def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     before = [dict(n.meta) for n in nodes]
     for n in nodes:
         value = n.meta.get(SYMBOLIC, n.meta.get("val"))
-        if any(True for _ in sizes_of([n])):  # also one that the graph's checks settle, which has no symbol left
+        if isinstance(value, torch.SymFloat) or any(
+            True for _ in sizes_of([n])
+        ):  # also one that the graph's checks settle, which has no symbol left
             n.meta[SYMBOLIC] = value
             n.meta["val"] = with_sizes(value, sizes)
     try:
@@ -227,6 +247,9 @@ def with_sizes(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, torch.SymInt):
         left = value.node.expr.subs({s: sizes[str(s)] for s in value.node.expr.free_symbols if str(s) in sizes})
         return int(left) if left.is_number else value
+    if isinstance(value, torch.SymFloat):
+        left = value.node.expr.subs({s: sizes[str(s)] for s in value.node.expr.free_symbols if str(s) in sizes})
+        return float(left) if left.is_number else value
     if not isinstance(value, torch.Tensor):
         return value
     shape, strides = ([with_sizes(n, sizes) for n in some] for some in (value.shape, value.stride()))

@@ -65,7 +65,7 @@ def trace(
             return [value(y) for y in x]
         if not hasattr(x, "op"):
             return x
-        if isinstance(size := getattr(x, "meta", {}).get("val"), int):
+        if isinstance(size := getattr(x, "meta", {}).get("val"), int | float):
             return size
         if x not in known:
             label = f"X{len(inputs)}"
