@@ -19,7 +19,14 @@ from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebr
 from mirage_cli.algebra.contractions import contractions
 from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.algebra.own import own_nodes
-from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
+from mirage_cli.algebra.safe import (
+    anywhere,
+    grows_with_exponentials,
+    may_overflow,
+    overflowing,
+    plain_forms,
+    program_forms,
+)
 from mirage_cli.algebra.steps import Steps, constant, product
 from mirage_cli.algebra.terms import sum_nodes
 from mirage_cli.algebra.typed import note_products
@@ -77,7 +84,31 @@ def decompose(
         d.nodes[form] = _writable_nodes(d, form, nodes)
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
+    _drop_overflowing(d)
     return d
+
+
+def _drop_overflowing(d: Decomposition) -> None:
+    """Leaves out exponentials that the program takes at no place and that may overflow, and all that only they make.
+
+    exp(x - c) is not exp(x)·exp(-c) unless x and -c are known to be nowhere large: one may be infinite where the other
+    is 0. They stay where an output has no other way.
+    """
+    exponentials = [f for f in d.nodes if f.atom and f.atom.kind == "exp"]
+    own = {anywhere(f) for f in d.own if f.atom and f.atom.kind == "exp"}
+    taken = {f for f in exponentials if anywhere(f) not in own and may_overflow(f)}
+    left, more = dict(d.nodes), taken
+    while more:
+        left = {f: tuple(n for n in nodes if more.isdisjoint(n.children)) for f, nodes in left.items() if f not in more}
+        more = {f for f, nodes in left.items() if d.nodes[f] and not nodes}
+    if not taken or any(f not in left for f in d.outputs):
+        return
+    todo = list(dict.fromkeys(d.outputs))
+    known = set(todo)
+    for form in todo:
+        todo += [c for n in left[form] for c in n.children if c not in known and not known.add(c)]
+    d.cuts["an exponential that may overflow"] += sum(len(d.nodes[f]) - len(left[f]) for f in todo)
+    d.nodes = {f: left[f] for f in d.nodes if f in known}
 
 
 def _needs_memory(d: Decomposition, nodes: Iterable[Node]) -> bool:

@@ -5,10 +5,12 @@ No operator has a rule here: a maximum is subtracted where that cancels from the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
-from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
+from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono, is_nonnegative
+from mirage_cli.algebra.steps import constant
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Arg, Eqn, Program
@@ -179,21 +181,91 @@ def overflowing(form: Form) -> Mono:
     return tuple(sorted((common or {}).items(), key=lambda f: f[0].key))
 
 
+def may_overflow(exponential: Form) -> bool:
+    """Whether an exponential may be large: its exponent has a term that may be above all numbers."""
+    (exponent,) = exponential.atom.args if exponential.atom else (exponential,)
+    return any(m and not (c < 0 and _nowhere_negative(m)) for m, c in _unsettled(exponent))
+
+
+def anywhere(x: Form) -> object:
+    """What forms share that are the same value read at other places."""
+    return frozenset((_factors_anywhere(m), c) for m, c in x.terms)
+
+
+def _factors_anywhere(mono: Mono) -> object:
+    return frozenset((_atom_anywhere(a), e) for a, e in mono)
+
+
+def _atom_anywhere(atom: Atom) -> object:
+    """The atom without the names of axes."""
+    match atom.kind:
+        case "input":
+            return atom.args[0]
+        case "index":
+            return atom.kind
+        case "sum":
+            return atom.kind, _factors_anywhere(atom.args[1])
+        case _:
+            parts = (a for a in atom.args if not isinstance(a, tuple))
+            return atom.kind, *(anywhere(a) if isinstance(a, Form) else a for a in parts)
+
+
+def _nowhere_negative(mono: Mono) -> bool:
+    return all(is_nonnegative(a) or k % 2 == 0 for a, k in mono)
+
+
 def _is_maximum(x: Form) -> bool:
     """Whether x has a maximum, but for one from which a larger one is subtracted: exp(max a - maximum(max a, z)) is
     nowhere large."""
+    return any(a.kind == "max" for m, _ in _unsettled(x) for a, _ in m)
+
+
+def _unsettled(x: Form) -> list[tuple[Mono, Fraction]]:
+    """The terms of x without each maximum from which a bound of it is subtracted, and without that bound."""
     alone = [(m[0][0], c) for m, c in x.terms if len(m) == 1 == m[0][1]]
     pairs = [(a, top) for a, c in alone for top, k in alone if a.kind == "max" and k == -c < 0 and _bounds(top, a)]
     settled = {((a, ONE),) for pair in pairs for a in pair}
-    return any(a.kind == "max" for m, _ in x.terms if m not in settled for a, _ in m)
+    return [(m, c) for m, c in x.terms if m not in settled]
 
 
 def _bounds(top: Atom, low: Atom) -> bool:
-    """Whether `top` is nowhere less than the maximum `low`: that over more axes, or the larger of it and others."""
+    """Whether `top` is nowhere less than the maximum `low`: that over more axes, the larger of it and others, or by its
+    choice (`_chosen_bounds`)."""
     if top.kind == "max":
         return top.args[1] is low.args[1] and set(low.args[0]) <= set(top.args[0])
-    larger = top.kind == "fn" and top.args[0] == OPS[low.kind].joins
-    return larger and any(x.atom is not None and _bounds(x.atom, low) for x in top.args[1:])
+    if top.kind != "fn":
+        return False
+    if OPS[top.args[0]].result == "branches":
+        mask, x, y = top.args[1:]
+        return _chosen_bounds(mask, x, y, low)
+    return top.args[0] == OPS[low.kind].joins and any(_form_bounds(x, low) for x in top.args[1:])
+
+
+def _form_bounds(x: Form, low: Atom) -> bool:
+    return x.atom is not None and (x.atom is low or _bounds(x.atom, low))
+
+
+def _chosen_bounds(mask: Form, x: Form, y: Form, low: Atom) -> bool:
+    """Whether a choice between x and y by a comparison of `low` with a number is nowhere less than `low`: what is
+    chosen below, at and above this number is a bound of `low`, or a number that no `low` there exceeds.
+
+    where(low == -inf, 0, low)    where(low < -1000, -1000, low)
+    """
+    asked = mask.atom
+    if asked is None or asked.kind != "fn" or not OPS[asked.args[0]].compares:
+        return False
+    sides = [constant(a) for a in asked.args[1:]]
+    numbers = [float(a) for a in sides if not isinstance(a, Form)]
+    if len(numbers) != 1 or not any(isinstance(a, Form) and a.atom is low for a in sides):
+        return False
+    at = numbers[0]
+    above = at + 1 if math.isfinite(at) else 0.0
+    for value, largest in ((at - 1, at), (at, at), (above, math.inf)):
+        chosen = x if OPS[asked.args[0]].ref(*(value if isinstance(a, Form) else at for a in sides)) else y
+        number = constant(chosen)
+        if not (_form_bounds(chosen, low) or (not isinstance(number, Form) and number >= largest)):
+            return False
+    return True
 
 
 def eqn_forms(algebra: Algebra, eqns: Iterable[Eqn], forms: Mapping[str, Form]) -> dict[str, Form]:

@@ -119,6 +119,7 @@ class _Running(Rewriter):
         self.blocks: dict[tuple[int, bool], _Blocks] = {}
         self.stored: dict[str, Part] = {}
         self.ways: dict[str, _Found] = {}
+        self.shifts = {e.values[-1] for e in program.eqns if e.op in OPS and OPS[e.op].shift}
 
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
         """The equation, or those that take its place."""
@@ -193,7 +194,7 @@ class _Running(Rewriter):
         """The reduction as scans have it. turned: of the value from its end on."""
         e, value, at, size = found.e, found.value, found.upto, self.dims[found.upto.axis]
         whole = size <= self.long or OPS[OPS[e.op].joins].known != "exactly"
-        if not (found.others or turned or at.apart) and whole:
+        if whole and (e.out in self.shifts or not (found.others or turned or at.apart)):
             yield e
             return
         if found.others:

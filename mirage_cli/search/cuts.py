@@ -38,6 +38,8 @@ CUTS: Mapping[str, str] = {
     "outer product": "One side of a contraction would itself be a product of tensors that share none of the axes that "
     "it sums, which is larger than either.",
     "scaling of the larger operand": "A factor could multiply either side of a contraction; the smaller is cheaper.",
+    "an exponential that may overflow": "exp(x - c) would be exp(x) times exp(-c), of which one may be "
+    "infinite where the other is 0.",
     "cancellation": "The program subtracts here; other terms that all but cancel would leave rounding errors.",
     "a product of sums multiplied out": "The program multiplies two sums; each pair of their terms would be a product "
     "of its own.",

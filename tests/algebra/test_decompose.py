@@ -101,6 +101,11 @@ PROGRAMS: dict[str, Program] = {
         "d=4 k=8 m=4", "X[d,k,m] V[d,k,m]", "B = dot(X, V; k, d) | O = rename(B; m, d)"
     ),
     "constant": program("m=4", "X[m]", "a = sub(X, X) | O = add(a, 2)"),
+    "less an input": program(
+        "m=8 k=64 n=16",
+        "X[m,k] Z[m] V[k,n]",
+        "y = sub(X, Z) | E = exp(y) | L = sum(E; k) | D = dot(E, V; k) | O = add(D, L)",
+    ),
 } | {name: case.program for name, case in CASES.items()}
 
 
@@ -361,3 +366,51 @@ def test_sums_that_decisions_are_made_of_may_become_one() -> None:
     """A·W + B·W = (A + B)·W"""
     ways = operators("a = dot(A, W; k) | b = dot(B, W; k) | c = add(a, b) | q = div(c, 3) | O = round(q)")
     assert ways == {"round", "div", "add", "dot"}
+
+
+@pytest.mark.parametrize("way", ["y = sub(X, Z) | E = exp(y)", "a = exp(X) | b = exp(Z) | E = div(a, b)"])
+def test_a_difference_in_an_exponential_is_not_taken_apart(way: str) -> None:
+    """exp(x - z) may be small where exp(x) is infinite and exp(-z) is 0. The program's own exponentials stay."""
+    d = decompose(program("m=8 k=64 n=16", "X[m,k] Z[m] V[k,n]", f"{way} | D = dot(E, V; k)", "D"))
+    taken = {str(f) for f in d.nodes if f.atom and f.atom.kind == "exp"}
+    assert taken - {"exp(-1·Z[m] + X[m,k])", "exp(X[m,k] + -1·Z[m])"} <= {"exp(X[m,k])", "exp(Z[m])"}
+    assert way.startswith("a = ") or len(taken) == 1
+    assert d.cuts["an exponential that may overflow"]
+
+
+def test_an_exponential_of_what_is_nowhere_above_a_number_is_taken_apart() -> None:
+    d = decompose(
+        program(
+            "m=8 k=64", "X[m,k] Z[m]", "z = square(Z) | y = sub(X, z) | E = exp(y) | O = sum(E; k) | P = exp(X)", "O P"
+        )
+    )
+    assert "exp(-1·Z[m]^2)" in {str(f) for f in d.nodes}
+
+
+GUARDS = {
+    "where it is -inf": ("c = eq(t, -inf) | g = where(c, 0, t)", True),
+    "where it is not -inf": ("c = ne(t, -inf) | g = where(c, t, 0)", True),
+    "above -inf": ("c = gt(t, -inf) | g = where(c, t, 0)", True),
+    "at least": ("c = lt(t, -9) | g = where(c, -9, t)", True),
+    "the larger": ("g = maximum(t, Z)", True),
+    "the larger of it and where": ("c = eq(t, -inf) | h = where(c, 0, t) | g = maximum(h, Z)", True),
+    "the other way round": ("c = eq(t, -inf) | g = where(c, t, 0)", False),
+    "a number below some": ("c = lt(t, -9) | g = where(c, -10, t)", False),
+    "at most": ("c = lt(t, 9) | g = where(c, t, 9)", False),
+    "the lesser": ("g = minimum(t, Z)", False),
+    "by another": ("c = eq(Z, -inf) | g = where(c, 0, t)", False),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_bound_of_a_maximum_is_as_good_as_the_maximum(name: str) -> None:
+    """Of a program that subtracts it, the sum of exponentials comes out of one loop: they are less their maximum."""
+    guard, bounds = GUARDS[name]
+    d = decompose(
+        program("m=8 k=64", "X[m,k] Z[m]", f"t = max(X; k) | {guard} | y = sub(X, g) | E = exp(y) | L = sum(E; k) "
+                "| O = add(L, Z)", "L O")
+    )  # fmt: skip
+    safe = any(f.atom and f.atom.kind == "shifted_exp" for f in d.nodes)
+    assert safe == bounds
+    taken = {str(f.atom.args[0]) for f in d.nodes if f.atom and f.atom.kind == "exp"}
+    assert len(taken) == 1 and all(" + " in t for t in taken), taken

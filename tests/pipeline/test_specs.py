@@ -604,3 +604,36 @@ def test_no_exponential_less_a_larger_maximum_overflows(name: str) -> None:
     assert verdict.ok, verdict
     if name == "two prefixes":
         assert [k.split for k in best.graph.kernels] == ["s", "t", None]
+
+
+GUARDED = """
+name: guarded
+dims: {{m: 256, s: 1000, d: 64}}
+dtype: {dtype}
+inputs: {{X: [m, s], V: [s, d]{inputs}}}
+program: |
+  A = where(index(s) < index(m), X, -inf)
+  M = max(A, s)
+  C = {guard}
+  E = exp(A - C)
+  L = sum(E, s)
+  O = {text}
+outputs: {{L: [m], O: [m, d]}}
+"""
+GUARDS = {
+    "where a row is masked out": ("", "where(M == -inf, 0, M)", "dot(E, V, s)", "float16"),
+    "the same, normalised": ("", "where(M > -inf, M, 0)", "dot(E, V, s) / where(L == 0, 1, L)", "float32"),
+    "at least a number": ("", "where(M < -100, -100, M)", "dot(E, V, s)", "bfloat16"),
+    "no bound of it": (", Z: [m]", "minimum(abs(M), 60000) + abs(Z)", "dot(E, V, s) / (L + 1)", "float32"),
+}
+"""Inputs, what is subtracted, what is made of the exponentials, and the type."""
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_no_exponential_less_a_guarded_maximum_overflows(name: str, interpreter: Interpreter) -> None:
+    """None of the best plans, so that it is right without a judgement too."""
+    inputs, guard, text, dtype = GUARDS[name]
+    program = parse_spec(GUARDED.format(inputs=inputs, guard=guard, text=text, dtype=dtype)).at()
+    for plan in plans_of(program)[:3]:
+        judged = predicting.judge_small(interpreter, program, plan.graph, plan.schedule)
+        assert judged.ok and not judged.excused, f"{plan.id}: {judged.problem}"

@@ -498,3 +498,12 @@ def test_another_sum_is_refused(plan: tuple[Program, Plan], edit: tuple[str, str
     text = print_mugraph(best.graph)
     assert edit[0] in text
     assert not check_equivalence(program, parse_mugraph(text.replace(*edit)), 0).ok
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_maximum_that_shifts_exponentials_stays_that_of_their_exponent(order: str) -> None:
+    """Of rows without elements log(sum) + max is -inf. Less another form of the maximum it would be NaN."""
+    spec = "name: p\ndims: {h: 8, j: 64, t: 64}\ndtype: float32\ninputs: {X: [h, j]}\nprogram: |\n  O = "
+    text = f"logsumexp(where(index(j) {order} index(t), X, -inf), j)\noutputs: {{O: [h, t]}}"
+    found = search_program(parse_spec(spec + text).at(), find_target("h200"), Options(tune=False))
+    assert found.plans and not found.rejected

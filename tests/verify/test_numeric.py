@@ -25,7 +25,7 @@ from mirage_cli.verify import facts, testdata, yardstick
 from mirage_cli.verify.distance import Error, distance, error, overflows
 from mirage_cli.verify.facts import independent_axis
 from mirage_cli.verify.float64 import called64, reference64
-from mirage_cli.verify.halves import halved_sum
+from mirage_cli.verify.halves import halved_sum, running_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
@@ -676,6 +676,18 @@ def test_the_interpreter_adds_halves() -> None:
         assert np.shape(found) == np.shape(np.sum(x, axis=axis, keepdims=keep))
         assert found.dtype == np.float32
         assert np.allclose(found, exact * (1 if axis == 0 else 4), rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_interpreter_adds_up_to_each_position_by_doubling(axis: int) -> None:
+    """Sums of equal numbers up to each position; 1,009 of them one after another are 30 units in the last place off."""
+    x = np.full((1024, 3) if axis == 0 else (3, 1024), np.float32(1.1))
+    counts = np.arange(1, 1025).reshape((-1, 1) if axis == 0 else (1, -1))
+    exact = counts * float(np.float32(1.1))
+    found = running_sum(x, axis)
+    assert found.dtype == np.float32
+    assert np.allclose(found, exact, rtol=4e-7, atol=0)
+    assert not np.allclose(np.cumsum(x, axis=axis), exact, rtol=4e-7, atol=0)
 
 
 def test_fresh_memory_is_nan_and_the_setting_is_put_back() -> None:
