@@ -182,14 +182,22 @@ class Coverage:
         self.uncompared = np.ones(shape, dtype=bool)
         self.undefined = np.zeros(shape, dtype=np.int64)
         self.levels: frozenset[Levels] = frozenset()
+        self._missing: tuple[np.ndarray, bool] | None = None
 
     def missing(self) -> np.ndarray:
         """The elements that a comparison may still settle."""
-        return self.uncompared & (self.undefined < UNDEFINED_DRAWS)
+        return self.missing_and_any()[0]
+
+    def missing_and_any(self) -> tuple[np.ndarray, bool]:
+        """The missing elements, and whether there are any. Many draws are looked through for each that is recorded."""
+        if self._missing is None:
+            missing = self.uncompared & (self.undefined < UNDEFINED_DRAWS)
+            self._missing = missing, bool(missing.any())
+        return self._missing
 
     def incomplete(self) -> bool:
         """Whether an element is missing, or none was compared."""
-        return not self.levels or bool(self.missing().any())
+        return not self.levels or self.missing_and_any()[1]
 
     def unfinished(self) -> bool:
         """Whether elements are missing, or random bits."""
@@ -209,9 +217,9 @@ class Coverage:
 
     def adds(self, status: np.ndarray, block: range) -> bool:
         """Whether a draw of the block with these statuses of the elements adds to what was covered."""
-        missing = self.missing()
-        if missing.any():
-            return bool((status[missing] != DOUBT).any())
+        missing, some = self.missing_and_any()
+        if some:
+            return bool((missing & (status != DOUBT)).any())
         fresh = self.last_counted != block or self.drawn_bits < MASK_BITS
         return self.unfinished() and fresh and bool((status == KNOWN).any())
 
@@ -220,6 +228,7 @@ class Coverage:
         self.levels |= frozenset(levels)
         self.uncompared = self.uncompared & ~known
         self.undefined = self.undefined + undefined
+        self._missing = None
 
     def record_bits(self, block: range, guesses: int, drawn_bits: int) -> None:
         """The random bits of a draw of the block in which elements were compared."""
@@ -316,14 +325,14 @@ class Series:
         leaves nothing in doubt that the program settles. The draw that settles most elements comes first."""
         found: dict[int, frozenset[str]] = {}
         expected = {name: copy(self.coverage[name]) for name in status}
-        here = {draw: {name: x[draw - block.start] for name, x in status.items()} for draw in draws}
-        most = {draw: sum(int((x != DOUBT).sum()) for x in here[draw].values()) for draw in here}
-        for draw in sorted(here, key=lambda draw: (-most[draw], draw)):
-            if added := frozenset(name for name, x in expected.items() if x.adds(here[draw][name], block)):
+        settled = sum(np.count_nonzero(x.reshape(len(x), -1), axis=1) for x in status.values())
+        for draw in sorted(draws, key=lambda draw: (-settled[draw - block.start], draw)):
+            here = {name: x[draw - block.start] for name, x in status.items()}
+            if added := frozenset(name for name, x in expected.items() if x.adds(here[name], block)):
                 found[draw] = added
                 for name, x in expected.items():
-                    known = here[draw][name] == KNOWN
-                    x.record_compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
+                    known = here[name] == KNOWN
+                    x.record_compared(known, here[name] == OPEN, [SOME_LEVELS] if known.any() else ())
                     if name in added and known.any():
                         x.record_bits(block, MASK_BITS, self.drawn_bits[name])
             if len(found) == self.at_once:

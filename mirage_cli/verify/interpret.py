@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise, product
 from math import inf, isfinite, prod
 from typing import Any  # values of the semantics: residues, or arrays of float64
@@ -32,7 +31,7 @@ from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerge
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.places import element, in_front, named, places_of, positions, where_worked
-from mirage_cli.verify.remembered import Contents, Remembered, content
+from mirage_cli.verify.remembered import Contents, Remembered
 from mirage_cli.verify.residues import DRAW
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window
 
@@ -262,8 +261,8 @@ class _Run:
                 self.memories[t.name] = memory = self.semantics.input(t.name, found, (*front.dims, *t.dims))
                 memory.changes = t.name in graph.changed
                 layout = REMEMBERED.number((own, t, graph.merged, *graph.sizes.items()))
-                known = ("content", layout, id(x))  # the same for all μGraphs
-                self.contents.known[t.name] = REMEMBERED.value(known, (x,), partial(content, memory.whole()))
+                known = ("given", layout, id(x))  # the same for all μGraphs
+                self.contents.known[t.name] = REMEMBERED.value(known, (x,), object)
 
     def refuse_races(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Raises ScheduleFailure where the kernel reads what it writes, or what nothing has written."""
@@ -279,7 +278,7 @@ class _Run:
         """Runs every program instance of a kernel, in a random order. Raises VerificationEndedError."""
         changing, sizes = {*self.live, *(s.buffer for s in kernel.stores)}, self.semantics.sizes
 
-        def held(name: str) -> bytes | None:
+        def held(name: str) -> Hashable:
             return None if name in changing else self.contents.of(name)
 
         if kernel.kind == "library":
@@ -340,7 +339,7 @@ class _Step:
     axes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(step: Load | Eqn, sizes: Mapping[str, int], held: Callable[[str], bytes | None]) -> _Step:
+    def of(step: Load | Eqn, sizes: Mapping[str, int], held: Callable[[str], Hashable]) -> _Step:
         """held: what a tensor in memory holds, where that does not change."""
         whole, operands = tuple(sizes.items()), () if isinstance(step, Load) else step.values
         if isinstance(step, Load):
@@ -383,7 +382,7 @@ class _Shared:
     """
 
     def __init__(
-        self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
+        self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], Hashable]
     ) -> None:
         self.kernel = kernel
         ends = [_ends(kernel, x) if isinstance(x, Loop) else NO_ENDS for x in placement.segments]

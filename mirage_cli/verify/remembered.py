@@ -19,39 +19,44 @@ import numpy as np
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.verify.semantics import Memory
 
-MOST_BYTES = 1 << 26
-"""Of the values that are kept. Beyond, all are forgotten. A program's tests at reduced sizes take 0.1 to 60 MB."""
+MOST_BYTES = 1 << 27
+"""Of the values that are kept. The tests of most programs at reduced sizes take 0.1 to 60 MB."""
 ENTRY_BYTES = 1 << 9
 """What an entry takes beside its arrays."""
 
 
 class Remembered:
-    """Values by what they are made of. An entry keeps its operands alive: no other object has their identity."""
+    """Values by what they are made of. An entry keeps its operands alive: no other object has their identity.
+
+    Each time that half of the bytes are taken, what nobody has asked for since the last time is forgotten.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
         self.values: dict[tuple[Hashable, ...], tuple[Any, tuple[Any, ...]]] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._older = self.values, self._numbers
         self._next = count()
 
     def value(self, key: tuple[Hashable, ...], operands: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """operands: the objects whose identities are in the key."""
-        if (found := self.values.get(key)) is not None:
-            return found[0]
-        value = compute()
-        self._makes_room(sum(x.nbytes for x in _arrays(value).values()))
-        self.values[key] = value, operands
-        return value
+        if (found := self.values.get(key)) is None:
+            found = self._older[0].get(key) or (compute(), operands)
+            self._makes_room(sum(x.nbytes for x in _arrays(found[0]).values()))
+            self.values[key] = found
+        return found[0]
 
     def number(self, said: Hashable) -> int:
         """One number for all that are equal, which takes less time to compare. None is given twice."""
-        if said not in self._numbers:
+        if (found := self._numbers.get(said)) is None:
+            found = self._older[1].get(said)
             self._makes_room(0)
-            self._numbers[said] = next(self._next)
-        return self._numbers[said]
+            self._numbers[said] = found = next(self._next) if found is None else found
+        return found
 
     def _makes_room(self, array_bytes: int) -> None:
-        if self.bytes > self.most_bytes:
+        if self.bytes > self.most_bytes // 2:
+            self._older = self.values, self._numbers
             self.values, self._numbers, self.bytes = {}, {}, 0
         self.bytes += ENTRY_BYTES + array_bytes
 
@@ -66,10 +71,10 @@ class Contents:
             changes.update({s.buffer for s in kernel.stores})
         self.changing = frozenset(name for name, n in changes.items() if n > 1)
         self.memories = memories
-        self.known: dict[str, bytes] = {}
+        self.known: dict[str, Hashable] = {}
 
-    def of(self, name: str) -> bytes | None:
-        """The hash of a tensor that is written; None where it changes."""
+    def of(self, name: str) -> Hashable:
+        """The hash of a tensor that is written, or what names one that is given; None where it changes."""
         if name in self.changing:
             return None
         if name not in self.known:

@@ -16,6 +16,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.float64 import reference64
 from tests.codegen.conftest import Stages
+from tests.searched import BEST
 
 H100 = find_target("h100")
 GRAPH = """
@@ -98,7 +99,7 @@ def test_what_is_cast_to_float8_is_kept_and_multiplied_as_such() -> None:
     times: dict[str, float] = {}
     for cast in ("float8_e4m3fn(X * 2)", "X * 2"):
         program = lower(parse_spec(QUANTISED.replace("CAST", cast)).at())
-        best = search(program, H100).candidates[0]
+        best = search(program, H100, bounds=BEST).candidates[0]
         assert floor_of(program, H100) <= best.predicted_us
         times[cast] = best.predicted_us
     assert times["float8_e4m3fn(X * 2)"] < times["X * 2"] * 0.8
@@ -120,7 +121,7 @@ def test_a_cast_ends_what_float32_reaches() -> None:
     """float32 weights of a norm make no product behind a cast float32, and no intermediate."""
     program = lower(parse_spec(MIXED.replace("CAST", "bfloat16")).at())
     wide = lower(parse_spec(MIXED.replace("CAST", "float32")).at())
-    best, slow = (search(p, H100).candidates[0] for p in (program, wide))
+    best, slow = (search(p, H100, bounds=BEST).candidates[0] for p in (program, wide))
     assert {t.dtype for t in best.graph.buffers if len(t.dims) == 2} == {"bfloat16"}
     assert not any(
         best.graph.exact()[k.name] & {*e.values} for k in best.graph.kernels for e in k.body if e.op == "dot"
@@ -153,7 +154,7 @@ outputs:
 )
 def test_quotients_that_few_bits_decide_about_are_exact(dtype: str, value: str, exact: bool) -> None:
     """217 / 56 is half-way between two numbers of float8, and the fast quotient of a GPU may be below it."""
-    best = search(parse_spec(QUOTIENT.format(value=value, dtype=dtype)).at(), H100).candidates[0]
+    best = search(parse_spec(QUOTIENT.format(value=value, dtype=dtype)).at(), H100, bounds=BEST).candidates[0]
     assert ("div_rn" in kernels_source(best.graph, best.schedule)) == exact
 
 
@@ -181,7 +182,7 @@ outputs: {{O: {{dims: [m, n], dtype: {dtype}}}}}
 def test_ties_are_decided_as_the_program_decides_them(scale: str, value: str, dtype: str) -> None:
     """In rows with c for a scale, c·j is divided by what it is a multiple of; 448·c·(1 / 448) is not always c."""
     program = parse_spec(SCALED.format(scale=scale, value=value, dtype=dtype)).at()
-    best = search(lower(program), H100).candidates[0]
+    best = search(lower(program), H100, bounds=BEST).candidates[0]
     module = load_export(kernels_source(best.graph, best.schedule))
     x = torch.arange(128, 256)[:, None] * torch.arange(-895, 897) / 2
     out = torch.zeros(x.shape, dtype=getattr(torch, dtype))

@@ -41,6 +41,7 @@ from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence
 from mirage_cli.verify.numeric import judge
 from mirage_cli.verify.reduced import dynamic_sizes
 from mirage_cli.verify.structure import structure_problem
+from tests.searched import BEST
 from tests.selfchecks import check_itself
 from tools.launch_overhead import (
     StubDriver,
@@ -127,7 +128,7 @@ def found(name: str) -> tuple[tuple[Program, ScheduledGraph], ...]:
     """The programs of a spec, with the best candidate of each."""
     target = find_target("h200")
     programs = parse_spec(SPECS[name]).programs()
-    return tuple((p, search(lower(merge_axes(p)), target).candidates[0]) for p in programs)
+    return tuple((p, search(lower(merge_axes(p)), target, bounds=BEST).candidates[0]) for p in programs)
 
 
 @cache
@@ -396,7 +397,7 @@ outputs: {O: [m, n]}
 def test_one_file_serves_the_instances_of_a_spec_and_no_other_size() -> None:
     variants = []
     for p in parse_spec(INSTANCES).programs():
-        c = search(lower(merge_axes(p)), find_target("h200")).candidates[0]
+        c = search(lower(merge_axes(p)), find_target("h200"), bounds=BEST).candidates[0]
         variants.append(Variant(p, c.graph, c.schedule, ExportInfo()))
     module: Any = load_export(sized_source(variants))
     for v in variants:
@@ -410,7 +411,7 @@ def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
     text = INSTANCES.replace("exp(X) / n", "X + index(m)").replace("X: [m, n]", "X: [n]")
     variants = []
     for p in parse_spec(text).programs()[:2]:
-        c = search(lower(merge_axes(p)), find_target("h200")).candidates[0]
+        c = search(lower(merge_axes(p)), find_target("h200"), bounds=BEST).candidates[0]
         variants.append(Variant(p, c.graph, c.schedule, ExportInfo()))
     with pytest.raises(MirageError, match="no input of scaled has the axis m"):
         sized_source(variants)
@@ -428,7 +429,7 @@ outputs: {O: [m, n]}
 """
     variants = []
     for p in parse_spec(text).programs():
-        c = search(lower(merge_axes(p)), find_target("h200")).candidates[0]
+        c = search(lower(merge_axes(p)), find_target("h200"), bounds=BEST).candidates[0]
         variants.append(Variant(p, c.graph, c.schedule, ExportInfo()))
     rows = load_export(sized_source(variants)).rows
     for m, v in ((5, 20), (7, 30)):

@@ -15,6 +15,7 @@ from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.test_float8 import PLAIN, kernels_source, load_export, plan
+from tests.searched import BEST
 
 if TYPE_CHECKING:
     from tests.codegen.conftest import Stages
@@ -90,7 +91,9 @@ outputs:
 
 def test_a_sum_of_integers_is_such_a_product() -> None:
     """Where a kernel of its own adds it up into memory, it stays a sum of integers: a product is a float."""
-    found = search_program(parse_spec(ZERO_POINTS).at(), find_target("h100"), Options(tune=False, budget_s=20.0))
+    found = search_program(
+        parse_spec(ZERO_POINTS).at(), find_target("h100"), Options(tune=False, budget_s=20.0, bounds=BEST)
+    )
     assert not found.rejected
     products = [e for k in found.plans[0].graph.kernels for e in k.body if e.op == "dot"]
     assert [e.type for e in products] == ["float"]

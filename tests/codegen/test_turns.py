@@ -27,6 +27,7 @@ from tests.codegen.test_dynamic import judged
 from tests.codegen.test_plan import changed, plans
 from tests.codegen.test_triton import check, draw, schedule
 from tests.mugraphs import Case, Write, case
+from tests.searched import BEST
 from tests.selfchecks import check_itself
 
 LOADS = {"A": "i*2", "B": "i*2 + 1"}
@@ -308,7 +309,7 @@ outputs: {O: [n]}
 
 def best(text: str) -> list[tuple[Program, ScheduledGraph]]:
     target = find_target("h200")
-    return [(p, search(lower(merge_axes(p)), target).candidates[0]) for p in parse_spec(text).programs()]
+    return [(p, search(lower(merge_axes(p)), target, bounds=BEST).candidates[0]) for p in parse_spec(text).programs()]
 
 
 def test_in_place() -> None:

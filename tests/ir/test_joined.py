@@ -20,6 +20,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
+from tests.searched import BEST
 
 TARGET = find_target("h100")
 UNIT = """
@@ -118,7 +119,7 @@ outputs: {{S: []}}
 
 
 def test_the_search_finds_it_by_itself() -> None:
-    whole = search(lower(merge_axes(unit())), TARGET).candidates[0]
+    whole = search(lower(merge_axes(unit())), TARGET, bounds=BEST).candidates[0]
     found = search_program(unit(), TARGET, Options(tune=False))
     assert found.rejected == ()
     best = found.plans[0]
@@ -130,7 +131,7 @@ def test_wrong_parts_are_refused() -> None:
     program = lower(pair())
     form = by_parts(program)
     assert form is not None
-    graph = search(form, TARGET).candidates[0].graph
+    graph = search(form, TARGET, bounds=BEST).candidates[0].graph
     assert check_equivalence(program, graph, 0).ok
     for wrong in ("b + 31", "b"):
         changed = parse_mugraph(print_mugraph(graph).replace("W[b + 32, n]", f"W[{wrong}, n]"))
@@ -176,7 +177,7 @@ def test_what_a_mask_leaves_is_told_of_parts() -> None:
 
 def test_attention_with_a_sink_is_one_kernel_whose_parts_are_all_tested(interpreter: Interpreter) -> None:
     program, form = sink()
-    best = search(form, TARGET).candidates[0]
+    best = search(form, TARGET, bounds=BEST).candidates[0]
     assert len(best.graph.kernels) == 1
     assert check_equivalence(program, best.graph, 0).ok
     text = print_mugraph(best.graph)

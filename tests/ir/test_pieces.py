@@ -16,6 +16,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
+from tests.searched import BEST
 
 TARGET = find_target("h200")
 LATENT = """
@@ -96,7 +97,7 @@ def test_what_is_not_held_whole_stays_as_it_is(text: str) -> None:
 def test_the_search_finds_it_by_itself() -> None:
     """One loop over the keys, with 576 of each: in one piece, the best plan has a kernel for the scores."""
     program = latent()
-    whole = search(lower(merge_axes(program)), TARGET).candidates[0]
+    whole = search(lower(merge_axes(program)), TARGET, bounds=BEST).candidates[0]
     found = search_program(program, TARGET, Options(tune=False))
     best = found.plans[0]
     assert best.predicted_us < 0.9 * whole.predicted_us
@@ -111,7 +112,7 @@ def test_wrong_pieces_are_refused() -> None:
     program = latent(b=1, h=16, s=64)
     form = in_pieces(lower(program))
     assert form is not None
-    graph = search(form, TARGET).candidates[0].graph
+    graph = search(form, TARGET, bounds=BEST).candidates[0].graph
     assert check_equivalence(lower(program), graph, 0).ok
     for wrong in ("d_rest + 511", "d_rest"):
         changed = parse_mugraph(print_mugraph(graph).replace("C[b, s, d_rest + 512]", f"C[b, s, {wrong}]"))

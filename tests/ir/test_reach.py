@@ -27,6 +27,7 @@ from mirage_cli.ir.reach import Limit, idle, limits, visited
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
@@ -90,7 +91,7 @@ def fused(mask: str) -> tuple[Program, MuGraph, Schedule]:
     if "L" not in MASKS[mask]:
         text = text.replace("  L: {dims: [h], dtype: int32}\n", "")
     program = parse_spec(text).at()
-    found = search_program(program, H200, Options())
+    found = search_program(program, H200, Options(bounds=Bounds(kernels=1)))
     plan = next(p for p in found.plans if len(p.graph.kernels) == 1)
     return program, plan.graph, first_schedules(plan.graph, H200, 1)[0]
 

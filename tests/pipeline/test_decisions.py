@@ -23,6 +23,7 @@ from mirage_cli.verify.yardstick import UNTOLD
 from tests import forked
 from tests.pipeline.test_random import problem
 from tests.random_programs import Draft, random_spec
+from tests.searched import BEST
 
 H100 = find_target("h100")
 COUNT = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30")) // 4
@@ -153,7 +154,7 @@ def test_programs_that_decide(name: str, interpreter: Interpreter) -> None:
 
 
 def made(name: str, **sizes: int) -> Plan:
-    found = search_program(parse_spec(PROGRAMS[name]).at(sizes), H100, Options())
+    found = search_program(parse_spec(PROGRAMS[name]).at(sizes), H100, Options(bounds=BEST))
     assert found.plans and not found.rejected
     return found.plans[0]
 

@@ -20,6 +20,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import own_sums, reduced_schedule
 from mirage_cli.tune.outputs import poison
 from mirage_cli.verify.float64 import called64
+from tests.searched import BEST
 from tests.torch_programs import CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
@@ -39,7 +40,7 @@ class Interpreted(torch.nn.Module):
         super().__init__()
         self.original, self.region = original, region
         self.off: list[tuple[float, float]] = []
-        plan = search_program(region.program, H200, Options(budget_s=SEARCH_S, tune=False)).plans[0]
+        plan = search_program(region.program, H200, Options(budget_s=SEARCH_S, tune=False, bounds=BEST)).plans[0]
         self.kernels = load_export(kernels_source(plan.graph, reduced_schedule(plan.graph, plan.schedule)))
 
     def forward(self, *given: torch.Tensor) -> Any:

@@ -22,6 +22,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from tests.pipeline.test_random import problem
+from tests.searched import BEST
 from tests.selfchecks import check_itself
 from tests.spec.test_spec import mistakes
 
@@ -120,7 +121,7 @@ def test_programs_with_tables_that_name_nothing(name: str, interpreter: Interpre
 
 def exported(text: str) -> tuple[Program, str]:
     program = parse_spec(text).at()
-    plan = search_program(program, TARGET, Options(budget_s=15.0)).plans[0]
+    plan = search_program(program, TARGET, Options(budget_s=15.0, bounds=BEST)).plans[0]
     return program, export_source(program, plan.graph, plan.schedule)
 
 

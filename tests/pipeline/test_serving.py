@@ -31,6 +31,7 @@ from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import total_us
 from tests.programs import result_document
+from tests.searched import BEST
 
 GATED = """
 name: gated
@@ -51,7 +52,7 @@ TARGET = find_target("h200")
 
 @cache
 def variants(text: str) -> tuple[Variant, ...]:
-    found = ((p, search(lower(merge_axes(p)), TARGET).candidates[0]) for p in parse_spec(text).programs())
+    found = ((p, search(lower(merge_axes(p)), TARGET, bounds=BEST).candidates[0]) for p in parse_spec(text).programs())
     return tuple(Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in found)
 
 

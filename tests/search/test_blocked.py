@@ -15,6 +15,7 @@ from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.reduced import turns
 from tests.pipeline.test_random import problem
+from tests.searched import BEST
 
 H200 = find_target("h200")
 EXPERTS = """
@@ -117,7 +118,7 @@ def test_scales_of_three_axes_are_tested_in_turns() -> None:
     program = lower(parse_spec(SCALED).at())
     form = blocked(program)
     assert form is not None
-    graph = search(form, H200).candidates[0].graph
+    graph = search(form, H200, bounds=BEST).candidates[0].graph
     text = print_mugraph(graph)
     far = turns(program, graph)
     assert len(far) > 1

@@ -5,6 +5,7 @@ import pytest
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from tests.searched import BEST
 
 HEAD = """\
 name: order
@@ -125,6 +126,6 @@ def test_an_output_is_priced_in_the_order_in_which_it_lies() -> None:
     """Its last axis, along which the input's elements lie apart, has a block of whole lines of the caches."""
     text = "name: turned\ndims: {b: 16, c: 64, s: 4096}\ndtype: float16\ninputs: {X: [b, c, s]}\n"
     text += "program: |\n  O = X * 2\noutputs: {O: [b, s, c]}\n"
-    best = search_program(parse_spec(text).at(), find_target("h200"), Options()).plans[0]
+    best = search_program(parse_spec(text).at(), find_target("h200"), Options(bounds=BEST)).plans[0]
     tiles = dict(best.schedule.kernels["k0"].tiles)
     assert min(tiles["c"], tiles["s"]) * 2 >= 128

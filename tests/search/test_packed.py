@@ -9,6 +9,7 @@ import pytest
 from mirage_cli.pipeline.searching import Found, Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from tests.searched import BEST
 
 HEAD = "name: packed\ndims: {b: 32, s: 257, h: 16, d: 64, c: 1024, t: 257, w: 3}\ndtype: float16\ninputs:\n"
 WEIGHTS = "  X: [b, s, c]\n  G: [c]\n  B: [c]\n  W: {dims: [w, h, d, c], scale: 0.03}\n  C: [w, h, d]\n"
@@ -23,7 +24,7 @@ OUTPUT = "outputs:\n  O: [b, s, h, d]\n"
 
 @cache
 def best_us(text: str) -> float:
-    found = search_program(parse_spec(text).at(), find_target("h100"), Options(budget_s=600.0, tune=False))
+    found = search_program(parse_spec(text).at(), find_target("h100"), Options(budget_s=600.0, bounds=BEST, tune=False))
     assert isinstance(found, Found)
     assert not found.rejected
     return found.plans[0].predicted_us

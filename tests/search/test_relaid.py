@@ -14,6 +14,7 @@ from mirage_cli.search.relaid import relaid
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.test_triton import check
+from tests.searched import BEST
 
 H200 = find_target("h200")
 CONVOLUTION = """\
@@ -189,7 +190,7 @@ outputs:
 def test_what_products_take_rounded_is_rounded_once() -> None:
     """A weight in float32 for a product in bfloat16, as of a mixed precision, is rounded by a kernel of its own."""
     p = lower(parse_spec(MIXED).at())
-    found = search_program(p, H200, Options())
+    found = search_program(p, H200, Options(bounds=BEST))
     best = found.plans[0]
     assert not found.rejected
     assert {t.name: t.dtype for t in best.graph.buffers} == {"X_laid": "bfloat16", "W_laid": "bfloat16"}
@@ -230,7 +231,7 @@ program: |
 outputs:
   O: [m, n]
 """
-    found = search_program(lower(parse_spec(text).at()), H200, Options())
+    found = search_program(lower(parse_spec(text).at()), H200, Options(bounds=BEST))
     assert not found.rejected
     best = found.plans[0].graph
     assert [t.dims for t in best.buffers] == ([("n", "k")] if copied else [])

@@ -25,6 +25,7 @@ from mirage_cli.ir.schedule import whole_blocks
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.predicting import judge_small
 from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -34,6 +35,7 @@ from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.reduced import small_instance
+from tests.searched import BEST
 
 SPEC = """
 name: running
@@ -134,7 +136,7 @@ EXPONENTIALS = [
 def judged(text: str, interpreter: Interpreter, long: int = running.LONG) -> list[MuGraph]:
     """Judges the two best plans."""
     program = lower(parse_spec(text).at())
-    found = search(in_scans(program, long) or program, find_target("h200")).candidates[:2]
+    found = search(in_scans(program, long) or program, find_target("h200"), bounds=Bounds(plans=2)).candidates[:2]
     for c in found:
         verdict = check_equivalence(program, c.graph, 0)
         assert verdict.ok, verdict
@@ -374,7 +376,7 @@ def blocks() -> tuple[Program, MuGraph]:
         assert form is None
         form = in_scans(program, 1024)
         assert form is not None
-        graph = search(form, find_target("h200")).candidates[0].graph
+        graph = search(form, find_target("h200"), bounds=BEST).candidates[0].graph
         assert check_equivalence(program, graph, 0).ok
         return program, graph
 
@@ -445,7 +447,7 @@ def test_sums_of_exponentials_are_as_in_pytorch_where_numbers_are_large(monkeypa
 def test_a_plan_that_scans_what_is_not_neutral_past_the_end_is_refused(back: bool) -> None:
     sign = ">=" if back else "<="
     program = lower(parse_spec(written(f"max(where(index(j) {sign} index(t), X[m, j], -inf), j)", 67)).at())
-    c = search(program, find_target("h200")).candidates[0]
+    c = search(program, find_target("h200"), bounds=BEST).candidates[0]
     made = plan_kernel(c.graph, c.graph.kernels[0], c.schedule, c.graph.sizes)
     check(made)
     (scan,) = [s for s in made.statements if isinstance(s, Let)]
@@ -467,7 +469,7 @@ def plan() -> tuple[Program, Plan]:
     """Of 65536 positions in 256 blocks, and of 128 rows: an axis that is none of blocks."""
     text = written(UP_TO, 1 << 16).replace("m: 3", "m: 128")
     program = parse_spec(text).at()
-    found = search_program(program, find_target("h200"), Options(tune=False))
+    found = search_program(program, find_target("h200"), Options(bounds=BEST, tune=False))
     assert not found.rejected
     return lower(program), found.plans[0]
 

@@ -13,6 +13,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.pipeline.test_random import problem
+from tests.searched import BEST
 
 H100 = find_target("h100")
 RELATIVE = """
@@ -99,7 +100,7 @@ def test_kernels_that_read_it_are_right(index: str, interpreter: Interpreter) ->
 def test_relative_positions_are_a_product_of_matrices() -> None:
     """In front of one loop over the keys, which reads it askew. And it is the program."""
     program = parse_spec(relative(512, 1024, "s - q + 511")).at()
-    found = search_program(program, H100, Options(budget_s=60.0, tune=False))
+    found = search_program(program, H100, Options(budget_s=60.0, bounds=BEST, tune=False))
     assert found.plans and not found.rejected
     product, attention = found.plans[0].graph.kernels
     assert {x.buffer for x in product.loads} == {"Q", "R", "W"} and product.stores[0].buffer in {

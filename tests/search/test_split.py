@@ -18,6 +18,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.price import estimates
 from mirage_cli.verify.equivalence import check_equivalence
+from tests.searched import BEST
 
 SPEC = """
 name: chunks
@@ -44,7 +45,7 @@ outputs:
 def test_each_chunk_stores_its_own_positions(program: str, interpreter: Interpreter) -> None:
     """What is reduced and what is stored is read once, also where rows alone keep few multiprocessors busy."""
     read = parse_spec(SPEC.format(program=program)).at()
-    found = search_program(read, find_target("h100"), Options(budget_s=15.0))
+    found = search_program(read, find_target("h100"), Options(budget_s=15.0, bounds=BEST))
     assert not found.rejected, found.rejected
     best = found.plans[0]
     chunks = [

@@ -26,6 +26,7 @@ from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.numeric import draw_inputs
 from tests.codegen.test_triton import check
 from tests.mugraphs import CASES
+from tests.searched import BEST
 
 H200 = find_target("h200")
 THREE_PROJECTIONS = """
@@ -218,7 +219,7 @@ def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and
     shifted = axes.replace("t", "t + i - 3")
     text = DEPTHWISE.replace("X: [b, c, t]", f"X: [{axes}]").replace("X[b, c, t + i - 3]", f"X[{shifted}]")
     p = lower(parse_spec(text.replace("O: [b, c, t]", f"O: [{axes}]")).at())
-    best = search(p, H200).candidates[0]
+    best = search(p, H200, bounds=BEST).candidates[0]
     (kernel,) = best.graph.kernels
     assert kernel.role("i") == "loop"
     tiles = dict(best.schedule.kernels[kernel.name].tiles)
@@ -268,7 +269,7 @@ outputs:
 def test_a_block_has_all_of_several_short_axes_that_a_product_sums() -> None:
     """A tap of three channels, filled up to 16, would take the matrix units five times as long as it has products."""
     p = lower(parse_spec(COLOURS).at())
-    best = search(p, H200).candidates[0]
+    best = search(p, H200, bounds=BEST).candidates[0]
     (kernel,) = best.graph.kernels
     own = best.schedule.kernels[kernel.name]
     summed = [4 if kernel.role(d) == "tile" else own.tile(d) for d in ("c", "i", "j")]
@@ -297,7 +298,7 @@ outputs:
 def test_axes_that_are_held_whole_fill_one_side_of_a_product_together() -> None:
     """A block has 4 * 4 rows for each maximum. Each axis filled up to 16 has 256, which leaves no room for others."""
     p = lower(parse_spec(POOLED).at())
-    best = search(p, H200).candidates[0]
+    best = search(p, H200, bounds=BEST).candidates[0]
     (kernel,) = best.graph.kernels
     own = best.schedule.kernels[kernel.name]
     block = block_sizes(kernel, own, best.graph.sizes)
@@ -336,7 +337,7 @@ outputs:
 def test_a_block_has_all_of_several_short_axes_that_are_one_side_of_a_product() -> None:
     """A few draft tokens for each of a few heads: one by one, or filled up to 16, each would read all keys again."""
     program = parse_spec(DRAFTS).at()
-    plan = search_program(program, H200, Options()).plans[0]
+    plan = search_program(program, H200, Options(bounds=BEST)).plans[0]
     (kernel,) = plan.graph.kernels
     assert tile_options(model_of(plan.graph), plan.graph.sizes, coarse=True)["r"][:2] == [1, 4]
     chosen = plan.schedule.kernels["k0"]

@@ -15,6 +15,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.reduced import FAR_ROOM, elements, small_instance, turns
+from tests.searched import BEST
 
 SPEC = """
 name: periodic
@@ -48,7 +49,7 @@ def periodic(y: int, x: int, f: str = "X * X") -> Program:
 @pytest.fixture(scope="module")
 def large() -> tuple[Program, Plan]:
     program = periodic(1024, 768)
-    found = search_program(program, find_target("h100"), Options(tune=False))
+    found = search_program(program, find_target("h100"), Options(bounds=BEST, tune=False))
     assert not found.rejected
     return lower(program), found.plans[0]
 
@@ -78,7 +79,7 @@ def test_what_takes_little_room_is_there_in_every_turn() -> None:
 
 def test_one_test_reaches_all_where_there_is_room() -> None:
     program = lower(periodic(64, 48))
-    graph = search_program(periodic(64, 48), find_target("h100"), Options(tune=False)).plans[0].graph
+    graph = search_program(periodic(64, 48), find_target("h100"), Options(tune=False, bounds=BEST)).plans[0].graph
     assert not turns(program, graph)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.verify import interpret
+from mirage_cli.verify import interpret, remembered
 from mirage_cli.verify.draws import run_draws
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory, FieldSemantics
@@ -169,8 +170,8 @@ def test_what_instances_share_is_what_each_of_them_computes(name: str, monkeypat
         return run_mugraph(graph, schedule, run.inputs, run.semantics, 4, program)
 
     class Forgetful(Remembered):
-        def kept(self, key: Any, operands: Any, value: Any) -> Any:
-            return value
+        def value(self, key: Any, operands: Any, compute: Callable[[], Any]) -> Any:
+            return compute()
 
     monkeypatch.setattr(interpret, "REMEMBERED", Remembered())
     first, again = results(), results()
@@ -289,10 +290,33 @@ def test_contents_differ_in_every_part() -> None:
 
 def test_values_keep_their_operands_and_are_forgotten_together() -> None:
     """The identity of an operand that is gone may become another's."""
-    remembered = Remembered(most_bytes=20_000)
+    found = Remembered(most_bytes=20_000)
     for n in range(1000):
         operand = Named((), np.array(n))
-        made = remembered.value(("twice", id(operand)), (operand,), lambda x=operand: Named((), 2 * x.data))
+        made = found.value(("twice", id(operand)), (operand,), lambda x=operand: Named((), 2 * x.data))
         assert made.data == 2 * n
-    assert len(remembered.values) < 50
-    assert all(id(operands[0]) == key[1] for key, (_, operands) in remembered.values.items())
+    assert len(found.values) < 50
+    assert all(id(operands[0]) == key[1] for key, (_, operands) in found.values.items())
+
+
+def test_values_that_are_asked_for_stay() -> None:
+    found, made = Remembered(most_bytes=20_000), list[int]()
+    number = found.number("kept")
+    for n in range(1000):
+        for m in (0, n):
+            found.value((m,), (), lambda m=m: made.append(m))
+        assert found.number(n) != number == found.number("kept")
+    assert made == [*range(1000)] and len(found.values) < 50
+    found.value((1,), (), lambda: made.append(1))
+    assert made[-1] == 1
+
+
+def test_inputs_are_known_without_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of long inputs, hashes would take longer than all else."""
+    case, hashed = CASES["split_matmul"], list[Residues]()
+    sizes, schedule = small_instance(case.program, case.graph, 3)
+    run = run_draws(case.program.resized(sizes), 3, range(1), (0,))
+    monkeypatch.setattr(remembered, "content", lambda value: (hashed.append(value), content(value))[1])
+    run_mugraph(case.graph.resized(sizes), schedule, run.inputs, run.semantics, 3)
+    (partial,) = hashed
+    assert partial.dims[1:] == case.graph.buffers[0].dims

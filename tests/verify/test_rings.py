@@ -18,6 +18,7 @@ from mirage_cli.tune.interpreted import Interpreter, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.rings import around, large_enough_around
+from tests.searched import BEST
 
 TORUS = """
 name: torus
@@ -34,7 +35,7 @@ outputs: {O: [y, x]}
 def planned(spec: str) -> tuple[Program, Plan]:
     """The program and its best plan, of a search that refuses none."""
     program = parse_spec(spec).at()
-    found = search_program(program, find_target("h100"), Options(tune=False))
+    found = search_program(program, find_target("h100"), Options(bounds=BEST, tune=False))
     assert found.stopped == "exhausted"
     assert not found.rejected
     return lower(program), found.plans[0]

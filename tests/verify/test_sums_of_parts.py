@@ -21,6 +21,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
 from mirage_cli.verify.equivalence import check_equivalence
+from tests.searched import BEST
 
 H200 = find_target("h200")
 
@@ -54,7 +55,7 @@ def readers(graph: MuGraph, name: str = "X") -> int:
 @cache
 def found(case: tuple[str, str, str, str]) -> tuple[Program, tuple[ScheduledGraph, ...]]:
     program = lower(spec(*case))
-    return program, search(lower(merged(spec(*case), program)), H200).candidates
+    return program, search(lower(merged(spec(*case), program)), H200, bounds=BEST).candidates
 
 
 @pytest.mark.parametrize("name", CASES)
