@@ -146,6 +146,7 @@ class _Checker:
             _must(alike and s.ahead is None, f"{s.out} has a mask of another block")
         if s.ahead is not None:
             self.load_ahead(s, s.ahead)
+        _must(len(s.others) in (0, 1, 3), f"{s.out} is loaded in turns with {len(s.others)} others")
         for out in (s.out, *s.others) if s.ahead is None else ():
             self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & {*apart(s.axes)}))
         self.turns(access, s.within, len(s.others))
@@ -427,7 +428,7 @@ class _Checker:
             case nodes.Turns(d, count, start):
                 self.at(nodes.Lanes(d, True))
                 _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
-                _must(count in (2, 4), f"{count} blocks in turns")
+                _must(count > 1, f"{count} blocks in turns")
             case nodes.PairNumbers(d, start):
                 _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
                 self.start(start)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal as OneOf
 from typing import TypeAlias
 
+from mirage_cli.ir.schedule import next_power_of_two
 from mirage_cli.ir.whole import EXACT
 
 Axes = tuple[str, ...]
@@ -292,13 +293,17 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """So many times the positions of the current block along a dimension, and those behind each: a block so many times
-    as long. wide: in 64 bits."""
+    """So many times the positions of the current block along a dimension, and those behind each: a block as many times
+    as long as `room` says. Nothing is accessed of what is beyond the count. wide: in 64 bits."""
 
     dim: str
     count: int
     start: Start
     wide: bool
+
+    @property
+    def room(self) -> int:
+        return next_power_of_two(self.count)
 
 
 @dataclass(frozen=True, slots=True)

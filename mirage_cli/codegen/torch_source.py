@@ -118,12 +118,13 @@ class _Writer:
         self.called = {(self.narrow or self.wide)[0].dtype: "dtype"} if floating else {program.dtype: "dtype"}
         if len({t.dtype for t in floating}) > 1:
             self.called = {self.narrow[0].dtype: "dtype", "float32": "wide"} if self.narrow else {"float32": "dtype"}
+        self.own = self.called.get(program.dtype, "dtype")  # of what is made of integers, masks and numbers alone
         self.values = {
             t.name: _Value(
                 self.names[t.name],
                 t.dims,
                 tensor_type(t),
-                dtype="wide" if t in mixed else "dtype",
+                dtype="wide" if t in mixed else "dtype" if tensor_type(t) == "float" else self.own,
                 narrow=DTYPE_BYTES[t.dtype] == 1 and t.dtype != "bool",
             )
             for t in program.inputs
@@ -340,7 +341,7 @@ class _Writer:
     def computes_in(self, e: Eqn) -> str:
         """What the text calls the dtype in which an equation computes with floats, as PyTorch promotes."""
         given = {x.dtype for v in e.values if (x := self.values[v]).type == "float" and not x.scalar}
-        return given.pop() if len(given) == 1 else self.called.get("float32", "float32") if given else "dtype"
+        return given.pop() if len(given) == 1 else self.called.get("float32", "float32") if given else self.own
 
     def cast(self, e: Eqn, row: Op) -> _Value:
         """A value in another type. In float64, where the program is evaluated exactly, all of these are float64."""

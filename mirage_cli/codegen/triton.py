@@ -327,18 +327,24 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
     masks = [_mask_of(s.mask, s.pointers, names)] * bool(s.mask)
     masks += [_within(w, s.pointers.axes, names) for w in s.within]
+    x, block = nodes.turns_of(s.pointers), _expr(s.block, names)
+    if x is not None and x.room > x.count:
+        masks.append(
+            _spread(f"(tl.arange(0, BLOCK_{x.dim} * {x.room}) % {x.room} < {x.count})", (x.dim,), s.pointers.axes)
+        )
     mask = f", mask={' & '.join(masks)}" if masks else ""
     indent = "    " * bool(once)
-    x, block = nodes.turns_of(s.pointers), _expr(s.block, names)
     if x is not None:
         block = _turned([block, *(_expr(b, names) for b in s.others)], s.pointers.axes, x)
     yield f"{indent}tl.store({_pointers(s.pointers, names)}, {block}{mask})"
 
 
 def _turned(blocks: Sequence[str], axes: Axes, x: nodes.Turns) -> str:
-    """Several blocks as one, whose elements along an axis are theirs in turns."""
-    shape = ", ".join(f"BLOCK_{a} * {x.count}" if a == x.dim else f"BLOCK_{a}" for a in axes)
-    return f"tl.reshape({_moved_last(_joined(blocks), axes, x.dim, x.count.bit_length() - 1)}, [{shape}])"
+    """Several blocks as one, whose elements along an axis are theirs in turns; where there is more room, those of the
+    first again."""
+    shape = ", ".join(f"BLOCK_{a} * {x.room}" if a == x.dim else f"BLOCK_{a}" for a in axes)
+    whole = [*blocks, *blocks[:1] * (x.room - x.count)]
+    return f"tl.reshape({_moved_last(_joined(whole), axes, x.dim, x.room.bit_length() - 1)}, [{shape}])"
 
 
 def _joined(blocks: Sequence[str]) -> str:
@@ -548,7 +554,8 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             text = f"{inside} {'%' if rest else '//'} {by}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
         case nodes.Turns(d, count, start, wide):
-            lanes, first = f"tl.arange(0, BLOCK_{d} * {count})", _start(start, names)
+            lanes, first, room = f"tl.arange(0, BLOCK_{d} * {x.room})", _start(start, names), x.room
+            lanes = lanes if room == count else f"({lanes} // {room} * {count} + {lanes} % {room})"
             first = f"({first})" if " + " in first or wide else first
             first = f"{first}{'.to(tl.int64)' * wide} * {count} + " if not isinstance(start, nodes.AtZero) else ""
             return _spread(f"({first}{lanes}{'.to(tl.int64)' * (wide and not first)})", (d,), want)

@@ -4,7 +4,7 @@
     store X[m, 2*i + 1] = b  -->
 
 On an H200, stores of two bytes of each four took GPT-J's rotation of 3,000 x 32 heads to 53 us, of which 6 are what its
-bytes take.
+bytes take; nine stores of four bytes, of a million records of nine, to 69 us, where one of a block of sixteen takes 22.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage_cli.codegen.blocks import MAX_ELEMENTS, ScheduledKernel
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Store
-from mirage_cli.ir.turns import Turns, in_turns
+from mirage_cli.ir.turns import STORED, Turns, in_turns
 
 NOTHING = nodes.Literal(0.0)
 
@@ -70,7 +70,7 @@ def stores_in_turns(
 ) -> list[plan.Store]:
     """The statements of stores with nothing between, those in turns as one, where the last of them stands."""
     new: dict[int, plan.Store | None] = {}
-    for x in in_turns([(k.tensors[s.buffer], s.access) for s in stores], k.sizes, k.dynamic):
+    for x in in_turns([(k.tensors[s.buffer], s.access) for s in stores], k.sizes, k.dynamic, STORED):
         members = [statements[n] for n in x.members]
         if len({replace(s, block=NOTHING, pointers=_from_zero(s.pointers)) for s in members}) == 1:
             pointers = _together(k, [s.pointers for s in members], members[0].within, x, at)
@@ -102,11 +102,10 @@ def _together(
 ) -> nodes.Pointers | None:
     """The pointers of all, where the axis is one of their blocks and no bound depends on it."""
     first, count = some[0], len(some)
-    lanes = nodes.Lanes(x.dim, True)
+    lanes, turns = nodes.Lanes(x.dim, True), nodes.Turns(x.dim, count, at[x.dim], k.huge)
     bounded = any(x.dim in nodes.lanes_of(place) for w in within for place, _ in w.terms)
-    if (lanes, count) not in first.terms or bounded or count * k.elements(first.axes) > MAX_ELEMENTS:
+    if (lanes, count) not in first.terms or bounded or turns.room * k.elements(first.axes) > MAX_ELEMENTS:
         return None
     if [p.start for p in some] != [first.start + n for n in range(count)]:
         return None
-    turns = nodes.Turns(x.dim, count, at[x.dim], k.huge)
     return replace(first, terms=tuple((turns, 1) if place == lanes else (place, n) for place, n in first.terms))

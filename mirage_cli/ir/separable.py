@@ -1,11 +1,12 @@
-"""Sums over windows of several axes, as sums along one axis after the other.
+"""Reductions over windows of several axes, as reductions along one axis after the other.
 
     sum(X[y + i - 4, x + j - 4]; i, j)  -->  R[y, x] = sum(X[y, x + j - 4]; j)
                                              sum(R[y + i - 4, x]; i)
 
 Each position takes 9 + 9 elements then, not 81. Factors along one axis of the window (a Gaussian's), and masks of what
-lies outside along one, stay with the sum over this axis. What lies outside of the inner sum is read as 0, as what it
-sums is.
+lies outside along one, stay with the reduction over this axis. What lies outside of the inner reduction is read as 0,
+as the sum of what lies outside is. Of a maximum, masks have to leave it out: in the verifier's fields the largest of
+several zeros is not 0.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from math import prod
+from math import isinf, prod
 
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import substitution_text
+from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
 
@@ -28,7 +30,7 @@ LEAST = 16
 
 
 def separable(program: Program) -> Program | None:
-    """A lowered program with its separable windows summed along one axis after the other; None where there is none."""
+    """A lowered program with its separable windows reduced along one axis after the other; None where there is none."""
     return _Separable(program).rewritten()
 
 
@@ -38,7 +40,7 @@ class _InseparableError(Exception):
 
 class _Separable(Rewriter):
     def of(self, e: Eqn) -> tuple[Eqn, ...]:
-        if e.op == "sum" and e.type == "float":
+        if (e.op == "sum" or OPS[e.op].extremum) and e.type == "float":
             return next(filter(None, (self.apart(e, a) for a in e.axes)), (e,))
         return (e,)
 
@@ -47,7 +49,7 @@ class _Separable(Rewriter):
         is another value."""
         (value,) = e.values
         others = tuple(a for a in e.axes if a != axis)
-        part = _Without(self, axis, frozenset(others))
+        part = _Without(self, e.op, axis, frozenset(others))
         try:
             inner = part.of(value)
         except _InseparableError:
@@ -55,7 +57,7 @@ class _Separable(Rewriter):
         window = prod(self.dims[a] for a in (axis, *part.others))
         if not (part.others and part.read and {*others} <= {*self.known[inner].dims}):
             return ()
-        if window < LEAST or {*part.read} & part.kept:
+        if window < LEAST or {*part.read} & part.kept or not part.left_out():
             return ()
         eqns = part.eqns
         if others:
@@ -73,18 +75,26 @@ class _Separable(Rewriter):
 class _Without:
     """A value without one axis of the window.
 
-    others: the other summed axes, also of sums inside. read: the index that holds the axis, by which the result is
-    read. kept: axes of what is not read by it. around: factors and masks along the axis, the outermost first, each with
-    READ in the place of what it is of. eqns: the equations so far.
+    op: the reduction. others: the other reduced axes, also of reductions inside. read: the index that holds the axis,
+    by which the result is read. kept: axes of what is not read by it. around: factors and masks along the axis, the
+    outermost first, each with READ in the place of what it is of. along: these masks. eqns: the equations so far.
     """
 
     of_all: _Separable
+    op: str
     axis: str
     others: frozenset[str]
     read: Mapping[str, Index] = field(default_factory=dict[str, Index])
     kept: set[str] = field(default_factory=set[str])
     around: list[tuple[str, tuple[Arg, ...]]] = field(default_factory=list[tuple[str, tuple[Arg, ...]]])
+    along: list[str] = field(default_factory=list[str])
     eqns: list[Eqn] = field(default_factory=list[Eqn])
+
+    @property
+    def neutral(self) -> Number:
+        """What masks put in the place of what they leave out."""
+        identity = OPS[self.op].neutral(False)
+        return identity if isinf(identity) else Fraction(identity)
 
     def of(self, name: str) -> str:
         """The value without what depends on the axis. Raises _InseparableError."""
@@ -95,17 +105,17 @@ class _Without:
         match x:
             case Eqn(op="rename", values=(source,)):
                 return self.moved(x, source)
-            case Eqn(op="sum", values=(value,)):
+            case Eqn(op=self.op, values=(value,)):
                 self.others |= {*x.axes}
-                made = self.add("sum", (self.of(value),), x.axes)
+                made = self.add(self.op, (self.of(value),), x.axes)
                 self.of_all.sums |= {made}
                 return made
-            case Eqn(op="mul", values=(_, _)):
+            case Eqn(op="mul", values=(_, _)) if self.op == "sum":
                 return self.multiplied(x)
-            case Eqn(op="mul", args=(str(value), Fraction() as number)):
+            case Eqn(op="mul", args=(str(value), Fraction() as number)) if self.op == "sum":
                 return self.add("mul", (self.of(value), number), ())
-            case Eqn(op="where", args=(str(mask), str(value), Fraction() as outside)) if not outside:
-                return self.masked(mask, value)
+            case Eqn(op="where", args=(str(mask), str(value), outside)) if outside == self.neutral:
+                return self.without_masks(mask, value)
             case _:
                 raise _InseparableError
 
@@ -136,18 +146,40 @@ class _Without:
         first, last = x.values
         return self.add("mul", (self.of(first), self.of(last)), ())
 
-    def masked(self, mask: str, value: str) -> str:
+    def without_masks(self, mask: str, value: str) -> str:
         """What masks leave: those with the axis stand outside, the others stay."""
-        known, zero, masks = self.of_all.known, Fraction(0), [*self.of_all.conjuncts(mask)]
+        known, masks = self.of_all.known, [*self.of_all.conjuncts(mask)]
         along = [m for m in masks if self.axis in known[m].dims]
         others = [m for m in masks if self.axis not in known[m].dims]
         if self.others & {d for m in along for d in known[m].dims}:
             raise _InseparableError
         if along:
-            self.around.append(("where", (reduce(self.both, along), READ, zero)))
+            self.around.append(("where", (reduce(self.both, along), READ, self.neutral)))
+            self.along += along
         self.kept |= {d for m in others for d in known[m].dims}
         inner = self.of(value)
-        return self.add("where", (reduce(self.both, others), inner, zero), ()) if others else inner
+        return self.add("where", (reduce(self.both, others), inner, self.neutral), ()) if others else inner
+
+    def left_out(self) -> bool:
+        """Whether what lies outside of the inner reduction is as it is read, 0: of a sum; else nothing lies there, or
+        masks along the axis leave it out."""
+        return not self.neutral or all(self.inside(d, i) for d, i in self.read.items())
+
+    def inside(self, d: str, i: Index) -> bool:
+        """Whether masks along the axis leave nothing of what an index reads outside of an axis."""
+        known, size = self.of_all.known, self.of_all.dims[d]
+        before, behind = i.leaves(size, self.of_all.dims)
+        masks = [m for m in map(known.get, self.along) if isinstance(m, Eqn)]
+        left = {(m.op, self.number(m.args[1])) for m in masks if self.position(m.args[0]) == i}
+        return (not before or ("ge", 0) in left) and (not behind or ("lt", size) in left)
+
+    def position(self, x: Arg) -> Index | None:
+        e = self.of_all.known[x] if isinstance(x, str) else None
+        return e.place if isinstance(e, Eqn) else None
+
+    def number(self, x: Arg) -> Number | None:
+        e = self.of_all.known[x] if isinstance(x, str) else x
+        return self.of_all.dims[e.axes[0]] if isinstance(e, Eqn) and e.op == "size" else e if e is x else None
 
     def both(self, mask: str, other: str) -> str:
         return self.add("and", (mask, other), ())

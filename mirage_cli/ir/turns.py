@@ -8,15 +8,17 @@ store would touch all of the sectors of memory, and use a part of them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Access, Atom, dims_of_atom
 from mirage_cli.ir.program import Tensor
 
-COUNTS = (4, 2)
-"""How many accesses may lie in turns. Three and their likes are no power of two, as blocks are."""
+LOADED = (4, 2)
+"""How many loads may lie in turns: blocks are powers of two, and are taken apart."""
+STORED = (*range(16, 1, -1),)
+"""How many stores may: of three and their likes, a block has more room, which nothing is stored of."""
 
 Addresses = tuple[tuple[tuple[Atom, tuple[str, ...]], int], ...]
 
@@ -28,24 +30,49 @@ class Turns(NamedTuple):
     members: tuple[int, ...]
 
 
-def in_turns(some: Sequence[tuple[Tensor, Access]], sizes: Mapping[str, int], dynamic: Collection[str]) -> list[Turns]:
+def in_turns(
+    some: Sequence[tuple[Tensor, Access]],
+    sizes: Mapping[str, int],
+    dynamic: Collection[str],
+    counts: Sequence[int] = LOADED,
+) -> list[Turns]:
     """Those of some accesses that lie in turns, each in one of the results. dynamic: axes whose sizes differ by call.
+    counts: how many may, the most first.
 
     They have all steps in common, the step of an axis that occurs once is their number, and they begin one element
     behind another. Where more follow each other, those that begin at a multiple of the number are together.
     """
+    alike = _by_start(some, sizes, dynamic).items()
+    return [x for (_, steps, _), found in alike if len(found) > 1 for x in _groups(steps, found, counts)]
+
+
+def side_by_side(some: Sequence[tuple[Tensor, Access]], sizes: Mapping[str, int], apart: Sequence[int]) -> list[int]:
+    """How many of some accesses each is one of that have all steps in common, and begin within its own step of so many
+    elements."""
+    count = [1] * len(some)
+    for found in _by_start(some, sizes, ()).values():
+        windows = Counter(start // max(apart[n], 1) for start, n in found.items())
+        for start, n in found.items():
+            count[n] = windows[start // max(apart[n], 1)]
+    return count
+
+
+def _by_start(
+    some: Sequence[tuple[Tensor, Access]], sizes: Mapping[str, int], dynamic: Collection[str]
+) -> Mapping[tuple[str, Addresses, Addresses], dict[int, int]]:
+    """Which access begins where, of those that have all steps in common."""
     alike: dict[tuple[str, Addresses, Addresses], dict[int, int]] = defaultdict(dict)
     for n, (t, access) in enumerate(some):
         steps, starts = _addresses(t, access, sizes, dynamic)
         start = starts.pop(("", ()), 0)
         alike[t.name, (*steps.items(),), (*starts.items(),)].setdefault(start, n)
-    return [x for (_, steps, _), found in alike.items() if len(found) > 1 for x in _groups(steps, found)]
+    return alike
 
 
-def _groups(steps: Addresses, found: Mapping[int, int]) -> Iterator[Turns]:
+def _groups(steps: Addresses, found: Mapping[int, int], counts: Sequence[int]) -> Iterator[Turns]:
     """found: by where they start, which access it is."""
     left = dict(found)
-    for count in COUNTS:
+    for count in counts:
         dim = _alone(steps, count)
         if dim is None:
             continue

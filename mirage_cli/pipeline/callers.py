@@ -131,13 +131,15 @@ class Kernel:
         return operator
 
     def in_pytorch(self, *tensors: Any) -> Any:
-        """The same by PyTorch's operators, in the types of the results."""
+        """The same by PyTorch's operators, in the types of the results: None where all are changes in place."""
         import torch
 
         self.check(tensors)
         made = self._reference(*tensors)
+        if made is None:
+            return None
         single = not isinstance(made, tuple)
-        dtypes = [getattr(torch, t.dtype) for t in self.program.outputs]
+        dtypes = [getattr(torch, t.dtype) for t in self.program.results]
         results = [y.to(dtype) for y, dtype in zip([made] if single else made, dtypes, strict=True)]
         return results[0] if single else tuple(results)
 

@@ -669,29 +669,36 @@ def _scattered_bytes(x: Launch) -> Array:
 
 class _Apart(NamedTuple):
     """A store whose neighbours lie so many bytes apart, and between which no other's lie in turns in one block.
-    elements: of all that it writes, where that is so. along: the axis."""
+    elements: of all that it writes, where that is so. along: the axis. beside: how many stores of the kernel, with
+    itself, write between its neighbours."""
 
     store: Stored
     elements: Array
     apart_bytes: int
     along: str
+    beside: int
 
 
 def _stores_apart(x: Launch) -> Iterator[_Apart]:
     known = [(n, s.tensor, s) for n, s in enumerate(x.m.stores) if s.tensor is not None]
+    places = [(t, s.access) for _, t, s in known]
     together: dict[int, str] = {}
-    for found in turns.in_turns([(t, s.access) for _, t, s in known], x.sizes, ()):
+    for found in turns.in_turns(places, x.sizes, (), turns.STORED):
         together |= {known[member][0]: found.dim for member in found.members}
     stored = [*_stores(x)]
-    for n, t, s in known:
-        steps, _ = strides(s.access, t.steps(x.sizes))
-        apart, along = min(
-            ((abs(step), a) for a, step in steps.items() if isinstance(a, str) and x.sizes[a] > 1), default=(1, "")
-        )
-        if apart > 1:
+    apart = [_nearest(x, s, t) for _, t, s in known]
+    beside = turns.side_by_side(places, x.sizes, [step for step, _ in apart])
+    for (n, _, s), (step, along), count in zip(known, apart, beside, strict=True):
+        if step > 1:
             alone = x.batch.block[together[n]] == 1 if n in together else x.zero == 0
             elements = np.where(alone, stored[n][2] / s.element_bytes, 0.0)
-            yield _Apart(s, elements, apart * s.element_bytes, along)
+            yield _Apart(s, elements, step * s.element_bytes, along, count)
+
+
+def _nearest(x: Launch, s: Stored, t: Tensor) -> tuple[int, str]:
+    """Elements from one that is stored to its neighbour, and the axis along which they lie."""
+    steps, _ = strides(s.access, t.steps(x.sizes))
+    return min(((abs(n), a) for a, n in steps.items() if isinstance(a, str) and x.sizes[a] > 1), default=(1, ""))
 
 
 def _partial_bytes(x: Launch) -> Array:
@@ -706,14 +713,16 @@ def _partial_bytes(x: Launch) -> Array:
 
 
 def _filled_bytes(x: Launch) -> Array:
-    """Σ sectors that stores leave gaps in, which are read, but where the kernel has read them anyway, and written."""
+    """Σ sectors that the kernel's stores leave gaps in, which are read, but where it has read them anyway, and
+    written."""
     read = {y.part.buffer for w in x.m.segments for y in w.loads}
     total = x.zero
     for s in _stores_apart(x):
-        sectors = s.elements * min(SECTOR_BYTES, s.apart_bytes)
+        element = s.store.element_bytes
+        sector = min(SECTOR_BYTES, max(s.apart_bytes / s.beside, element))  # of each element, between those beside it
         tensor = s.store.tensor
-        again = 0.0 if tensor is not None and tensor.name in read else sectors
-        total = total + again + sectors - s.elements * s.store.element_bytes
+        again = 0.0 if sector == element or (tensor is not None and tensor.name in read) else sector
+        total = total + s.elements * (again + sector - element)
     return total
 
 

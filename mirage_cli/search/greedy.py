@@ -19,7 +19,7 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.roles import Costed
 
-MAX_TOGETHER = 8
+MAX_TOGETHER = 24
 """Classes that one kernel may put into memory, at most; of the exhaustive search only outputs, beyond two."""
 MANY = 60
 """Kernels as written, beyond which they are not fused one by one from the start: each fusion tries all of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,7 +11,7 @@ from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.access import Access, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, Store, exact_values
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, HALVES
+from mirage_cli.ir.program import DTYPE_BYTES, HALVES, Tensor
 from mirage_cli.search.roles import Implementation
 from mirage_cli.search.traffic import bytes_of, bytes_once
 from mirage_cli.target.gpus import Target
@@ -28,17 +28,19 @@ class Storage:
         self.exact, self.precise = d.exact, d.precise
         self.weighed: dict[Form, int] = {}
         self.written: dict[Form, int] = {}
-        places: dict[Form, dict[Access, int]] = {}
-        for (t, _, access), f in zip(d.program.places(), d.outputs, strict=True):
+        places: dict[Form, list[tuple[Tensor, Tensor, Access]]] = {}
+        for (t, whole, access), f in zip(d.program.places(), d.outputs, strict=True):
             self.written[f] = self.written.get(f, 0) + DTYPE_BYTES[t.dtype]
-            bytes_at = places.setdefault(f, {})
-            bytes_at[access] = bytes_at.get(access, 0) + DTYPE_BYTES[t.dtype]
-        self.turned = {
-            "@" + f.key: bytes_at
-            for f, bytes_at in places.items()
-            if len(bytes_at) > 1 and all(f.dims == frozenset(dims_of(a)) for a in bytes_at)
-        }
-        """The places, with the bytes of an element, of classes that several outputs hold in different orders."""
+            places.setdefault(f, []).append((t, whole, access))
+        self.places = {"@" + f.key: some for f, some in places.items() if self.known_place(f, some)}
+        """Where outputs hold classes, of those that lie in parts of tensors or in several orders."""
+
+    @staticmethod
+    def known_place(f: Form, some: Sequence[tuple[Tensor, Tensor, Access]]) -> bool:
+        """Whether a class is stored otherwise than as a tensor of its own."""
+        accesses = {access for _, _, access in some}
+        in_turn = len(accesses) > 1 and all(f.dims == frozenset(dims_of(a)) for a in accesses)
+        return in_turn or any(t is not whole for t, whole, _ in some)
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
@@ -80,15 +82,17 @@ class Storage:
         return found | {"@" + f.key: self.written[f] for f in x.targets if f in self.written}
 
     def with_all_stores(self, kernel: Kernel, element_bytes: dict[str, int]) -> Kernel:
-        """The kernel with a store for each order in which outputs hold a class, whose bytes are noted."""
-        if not any(s.buffer in self.turned for s in kernel.stores):
+        """The kernel with a store for each place where outputs hold a class, in the parts of tensors that these are;
+        the bytes of these are noted."""
+        if not any(s.buffer in self.places for s in kernel.stores):
             return kernel
         stores: list[Store] = []
         for s in kernel.stores:
-            for n, (access, each) in enumerate(self.turned.get(s.buffer, {s.access: element_bytes[s.buffer]}).items()):
-                name = f"{s.buffer}_{n}" if n else s.buffer
-                element_bytes[name] = each
-                stores.append(replace(s, buffer=name, access=access))
+            for t, whole, access in self.places.get(s.buffer, ()):
+                stores.append(replace(s, buffer=whole.name, access=access))
+                element_bytes[whole.name] = DTYPE_BYTES[t.dtype]
+            if s.buffer not in self.places:
+                stores.append(s)
         return replace(kernel, stores=tuple(stores))
 
     def exact_values(self, x: Implementation) -> list[frozenset[str]]:

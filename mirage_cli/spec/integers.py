@@ -66,7 +66,8 @@ class Integers:
             if "bool" in types:
                 raise ValueError("masks are joined by `and`, `or` and xor(mask, other), not by their bits")
             if types != ["int", "int"]:
-                raise ValueError(f"{OPS[op].symbol} is of integers; integer(x) makes one of a float. Powers are x ** y")
+                others = "masks are joined by `and` and `or`, and powers are x ** y"
+                raise ValueError(f"{OPS[op].symbol} is of integers; integer(x) makes one of a float, {others}")
             return self.of_bits(op, x, y)
         whole = isinstance(y, Fraction) and y.denominator == 1
         if types[0] == "int" and (types[1] == "int" or whole):

@@ -150,7 +150,9 @@ class Scope:
             raise self.fail(e, no_axis(e.id, self.sizes), e.id, self.sizes)
         if inside is not None and e.id not in inside:
             has = ", ".join(inside) or "none"
-            raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)
+            alike = [d for d in inside if self.sizes[d] == self.sizes[e.id]]
+            other = f"; rename(x, {alike[0]}={e.id}) has {e.id} in the place of {alike[0]}" if len(alike) == 1 else ""
+            raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}{other}", e.id, inside)
         return e.id
 
     def axes(self, nodes: Sequence[ast.expr], inside: Iterable[str] | None = None) -> tuple[str, ...]:

@@ -313,6 +313,36 @@ def test_float32_is_what_float32_inputs_reach_and_nothing_else() -> None:
         assert torch.equal(y, right), t.name
 
 
+COUNTED = """
+name: counted
+dims: {q: 40, d: 7}
+dtype: float32
+inputs:
+  X: [q, d]
+  H: {dims: [q, d], dtype: bfloat16}
+  B: {dims: [q, d], dtype: bool}
+  N: {dims: [q], dtype: int32, below: 100}
+program: |
+  P = X * H
+  A = mean(where(B, 1, 0) / 1, q)
+  C = (N + index(q)) / 3
+  R = H * index(d)
+outputs: {P: [q, d], A: [d], C: [q], R: {dims: [q, d], dtype: bfloat16}}
+"""
+
+
+def test_what_no_float_is_in_has_the_programs_type() -> None:
+    """Not that of a narrower input beside it."""
+    p = parse_spec(COUNTED).at()
+    X, H, N = torch.randn(40, 7), torch.randn(40, 7).bfloat16(), torch.arange(40, dtype=torch.int32)
+    B = torch.rand(40, 7) < 0.3
+    whole = torch.arange(40)
+    right = [X * H, B.float().mean(0), (N + whole) / 3, H * torch.arange(7)]
+    for y, wanted in zip(run(p, [X, H, B, N]), right, strict=True):
+        assert y.dtype == wanted.dtype
+        torch.testing.assert_close(y, wanted, rtol=1e-6, atol=1e-6)
+
+
 MASKED = """
 name: masked
 dims: {q: 4, s: 8}

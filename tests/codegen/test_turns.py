@@ -68,6 +68,29 @@ kernel k0 generated m:grid i:{i}
     return case(text, define, "\n".join(f"O[m, {i}] = {v}" for v, i in stores.items()))
 
 
+def records(count: int, dtype: str = "float32") -> Case:
+    """Records of so many numbers, of which the first is read."""
+    stores = "\n".join(f"  store O[m, {n}] = Y{n}" for n in reversed(range(count)))
+    eqns = "\n".join(f"  Y{n}[m] = mul(A, {n + 2})" for n in range(count))
+    text = f"""
+mugraph records {dtype}
+dims m=50 c={count}
+input X {DTYPES[dtype]}[m, c]
+output O {DTYPES[dtype]}[m, c]
+kernel k0 generated m:grid
+  A = load X[m, 0]
+{eqns}
+{stores}
+"""
+
+    def define(w: Write) -> None:
+        w.rename("A", "X", over="c 0")
+        for n in range(count):
+            w.mul(f"Y{n}", "A", n + 2)
+
+    return case(text, define, "\n".join(f"O[m, {n}] = Y{n}" for n in range(count)))
+
+
 def fields(dtype: str = "float32") -> Case:
     """Records of four numbers."""
     kind = DTYPES[dtype]
@@ -169,6 +192,35 @@ def test_four_are_one(sizes: dict[str, int], dtype: str) -> None:
     check(graph, chosen, of.program.resized({"c": 4} | sizes), draw(graph))
 
 
+@pytest.mark.parametrize("count", [2, 3, 7, 9, 16])
+@pytest.mark.parametrize("sizes", [{"m": 48}, {"m": 51}, {"m": 3}])
+def test_stores_of_any_number_are_one(count: int, sizes: dict[str, int]) -> None:
+    """A block of three and their likes has room for more, which is not stored."""
+    of = records(count, "float16" if count == 3 else "float32")
+    graph = of.graph.resized({"c": count} | sizes)
+    for tiles in ("m=16", "m=2"):
+        chosen = schedule(graph, tiles)
+        assert counts(kernels_source(graph, chosen)) == (1, 1)
+        check(graph, chosen, of.program.resized({"c": count} | sizes), draw(graph))
+    chosen = schedule(graph, "m=1")
+    assert counts(kernels_source(graph, chosen)) == (1, count)
+
+
+def test_threads_store_records_side_by_side(stage: Stages) -> None:
+    """Of nine numbers, a thread stores one, and its neighbour the next: 128 rows in room for 16 are 16 for a thread."""
+    ptx = stage(records(9).graph, schedule(records(9).graph, "m=128"), 90, "ptx")
+    assert re.findall(r"st\.global\S*", ptx) == ["st.global.b32"] * 16
+
+
+def test_records_in_64_bits() -> None:
+    of = records(3).graph.resized({"m": 1 << 30, "c": 3})
+    text = kernels_source(of, schedule(of, "m=64"))
+    assert (
+        "(t_m * BLOCK_m).to(tl.int64) * 3 + (tl.arange(0, BLOCK_m * 4) // 4 * 3 + tl.arange(0, BLOCK_m * 4) % 4)"
+        in text
+    )
+
+
 def test_in_a_loop() -> None:
     of = pair(i="loop")
     for tiles, order in (("m=8 i=8", "m i"), ("m=1 i=16", "i m")):
@@ -249,8 +301,13 @@ def alone(s: Statement) -> list[Statement]:
     return [replace(s, others=()) if isinstance(s, plan.Load) else s]
 
 
+def three(s: Statement) -> list[Statement]:
+    return [replace(s, others=(*s.others, "more")) if isinstance(s, plan.Load) and s.others else s]
+
+
 WRONG = {
     "a block too few": (one_less, "not accessed in turns|blocks of O"),
+    "loads of three": (three, "with 2 others"),
     "four of two": (moved(count=4), "blocks of O"),
     "from elsewhere": (moved(start=nodes.AtZero()), "from elsewhere"),
     "with gaps": (twice_as_far, "blocks of O"),

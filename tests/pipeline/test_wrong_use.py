@@ -527,6 +527,25 @@ def test_a_kernels_arguments_are_given_by_position() -> None:
 # -- programs
 
 
+def test_pytorch_computes_what_is_written_in_parts_and_in_place() -> None:
+    g = mirage_cli.Graph("parts", dims={"m": 5, "k": 12, "h": 6}, dtype="float32")
+    x, m, h = g.input("X", "m", "k"), g.axis("m"), g.axis("h")
+    halves = g.parts("O", "m", "k")
+    halves[m, h] = x[m, 2 * h]
+    halves[m, h + 6] = x[m, 2 * h + 1]
+    (kernel,) = stand_ins(None, [g])
+    assert torch.equal(kernel.in_pytorch(X), torch.cat([X[:, ::2], X[:, 1::2]], 1))
+
+    g = mirage_cli.Graph("doubled", dims={"m": 5, "k": 12}, dtype="float32")
+    x = g.input("X", "m", "k")
+    x[g.axis("m"), g.axis("k")] = x * 2
+    g.written("X")
+    (kernel,) = stand_ins(None, [g])
+    given = X.clone()
+    assert kernel.in_pytorch(given) is None
+    assert torch.equal(given, X * 2)
+
+
 def test_a_program_looks_at_its_tensors_on_every_device() -> None:
     g = mirage_cli.Graph("product", dims={"m": 5, "k": 12, "n": 7}, dtype="float32")
     g.output("O", mirage_cli.dot(g.input("X", "m", "k"), g.input("W", "k", "n"), "k"), "m", "n")

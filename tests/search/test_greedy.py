@@ -14,6 +14,7 @@ from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.generator import SearchResult, _Search, search  # pyright: ignore[reportPrivateUsage]
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.price import prices
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.searched import BEST
 
@@ -123,6 +124,38 @@ outputs: {A: [n], B: [n], C: [n], D: [n], E: [n], F: [n], G: [n]}
 def test_seven_outputs_of_one_input_are_one_kernel() -> None:
     _, result = without_time(MANY)
     assert len(result.candidates[0].graph.kernels) == 1
+
+
+RECORDS = """
+name: records
+dims: {n: 100000, i: 3, j: 3}
+dtype: float32
+inputs: {X: [n, i, j]}
+program: |
+  D = X[n, 0, 0] * X[n, 1, 1] - X[n, 0, 1] * X[n, 1, 0]
+  O[n, 0, 0] = X[n, 1, 1] / D
+  O[n, 0, 1] = X[n, 0, 1] / D
+  O[n, 0, 2] = X[n, 0, 2] / D
+  O[n, 1, 0] = X[n, 1, 0] / D
+  O[n, 1, 1] = X[n, 0, 0] / D
+  O[n, 1, 2] = X[n, 1, 2] / D
+  O[n, 2, 0] = X[n, 2, 0] / D
+  O[n, 2, 1] = X[n, 2, 1] / D
+  O[n, 2, 2] = X[n, 2, 2] / D
+outputs: {O: [n, i, j], D: [n]}
+"""
+
+
+def test_ten_outputs_are_one_kernel_at_the_price_of_their_places() -> None:
+    """Nine parts of a record and a result beside it. A kernel for some of the parts leaves gaps in sectors, which the
+    search knows as the tuner does."""
+    _, result = without_time(RECORDS)
+    best, *others = result.candidates
+    assert len(best.graph.kernels) == 1
+    for c in (best, *others[:3]):
+        gaps_us = H100.costs.gap_us * (len(c.graph.kernels) - 1)
+        priced = prices(c.graph, H100).totals_us([c.schedule])[0]
+        assert priced <= c.predicted_us <= priced + gaps_us + 0.01
 
 
 COVARIANCES = """

@@ -57,6 +57,9 @@ def test_a_window_is_summed_along_one_axis_after_the_other() -> None:
         ),
         pytest.param("sum(where(index(y) + index(i) < 9, X[y + i - 2, x + j], 0), i, j)", "y, x", id="a mask of both"),
         pytest.param("sum(X[y + i - 2, x + j - 2] * Y[y], i, j)", "y, x", id="a factor of the positions"),
+        pytest.param("max(pad(X, -inf)[y + i - 2, x + j - 2], i, j)", "y, x", id="a maximum"),
+        pytest.param("min(pad(X, inf)[2*u + i - 1, 2*v + j - 3], i, j)", "u, v", id="a minimum, steps of 2"),
+        pytest.param("max(max(pad(X, -inf)[y + i - 2, x + j - 2], i), j)", "y, x", id="a maximum of maxima"),
     ],
 )
 def test_kernels_that_do_are_right(program: str, dims: str, interpreter: Interpreter) -> None:
@@ -77,7 +80,19 @@ def test_kernels_that_do_are_right(program: str, dims: str, interpreter: Interpr
             "sum(where(index(i) + index(j) < 6, X[y + i - 2, x + j - 2], 0), i, j)", "y, x", id="a mask of both"
         ),
         pytest.param("sum(where(index(i) < 3, X[y + i - 2, x + j - 2], 1), i, j)", "y, x", id="ones outside a mask"),
-        pytest.param("max(X[y + i - 2, x + j - 2], i, j)", "y, x", id="a maximum"),
+        pytest.param("max(X[y + i - 2, x + j - 2] * G[i], i, j)", "y, x", id="a maximum of products"),
+        pytest.param("max(pad(X, 1)[y + i - 2, x + j - 2], i, j)", "y, x", id="a maximum with ones outside"),
+        pytest.param(
+            "max(where(index(y) + index(i) < 21 and index(x) + index(j) < 9, X[y + i - 2, x + j - 2], -inf), i, j)",
+            "y, x",
+            id="a maximum with zeros outside of a mask",
+        ),
+        pytest.param("max(X[y + i - 2, x + j - 2], i, j)", "y, x", id="a maximum with zeros outside"),
+        pytest.param(
+            "max(where(index(y) + index(i) - 2 >= 0 and index(x) + index(j) < 9, X[y + i - 2, x + j], -inf), i, j)",
+            "y, x",
+            id="a maximum with zeros on one side",
+        ),
         pytest.param("sum(X[(y + i) % 19, x], i)", "y, x", id="one axis"),
         pytest.param("sum(G * X[y + 1, x], i) * sum(W, i, j)", "y, x", id="nothing read by the axis"),
         pytest.param("sum(X[5*p + i, 5*q + j], i, j)", "p, q", id="windows that do not overlap"),
