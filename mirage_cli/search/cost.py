@@ -80,7 +80,7 @@ TERMS: Mapping[str, str] = {
     "filled": "what a store leaves out of a sector comes from memory, and goes back with it",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
-    "meetings": "outside of loops, several warps meet for each sum, which other waves hide",
+    "meetings": "several warps meet for each sum outside of loops, and in loops for what they reduce of a product",
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
     "shuffles": "sums across threads take exchanges of registers",
@@ -343,8 +343,8 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     rounds = max(1, registers that a thread's loads fill / MOST_LOADED) where products are made without the matrix
     units, else 1.
 
-    step = `step_us` + `warp_step_us` · log2 warps + _chain_us; fetching = depth - 1: iterations whose loads are under
-    way.
+    step = `step_us` + `warp_step_us` · log2 warps + _chain_us + `across_step_us` · _meetings; fetching = depth - 1:
+    iterations whose loads are under way.
     """
     c = x.target.costs
     if not s.work.loop:
@@ -357,6 +357,7 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
     step = step + x.term("chains", _chain_us(x, s), 0.0)
+    step = step + x.term("meetings", c.across_step_us * _meetings(x, s), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)
     once = x.term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
     stalls = (trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
@@ -567,6 +568,18 @@ def _comes_late(x: Launch, w: Work) -> Array:
         steps = len(w.loop) > 1 or (b.lines is not None and bool(lookups_of(b.lines.access)))
         comes = comes | np.where(of_few, steps, one_load_bytes(x, b.lines) < late.COPY_BYTES)
     return comes.astype(np.float64)
+
+
+def _meetings(x: Launch, s: Segment) -> Array:
+    """Reductions of what a product on the matrix units has made, along rows or columns that several warps share."""
+    total = x.zero
+    for axes, product in s.work.reduced:
+        (p,) = (p for p in s.products if p.product == product)
+        down, across = _warps_along(p, x.batch.warps)
+        of_left, of_right = (bool({*axes} & {*side}) for side in (product.left, product.right))
+        of_rows, of_columns = np.where(p.left_first, of_left, of_right), np.where(p.left_first, of_right, of_left)
+        total = total + (p.on_units & ((of_rows & (down > 1)) | (of_columns & (across > 1))))
+    return total
 
 
 def _operand_rows(p: Multiplied, warps: Array) -> Array:

@@ -134,6 +134,13 @@ def met(loop: Loop) -> tuple[Met, ...]:
     return tuple(found)
 
 
+def reduced(loop: Loop) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """What a loop reduces of what products have made: the axes, and the last of these products."""
+    eqns = [s for s in loop.steps if isinstance(s, Eqn)]
+    made_of = _products_within(eqns)
+    return tuple((e.axes, made_of[e.out][-1]) for e in eqns if reduces(e) and made_of[e.out])
+
+
 def _products_within(eqns: Iterable[Eqn]) -> dict[str, tuple[str, ...]]:
     """For each equation the products that it is computed from, itself among them."""
     found: dict[str, tuple[str, ...]] = {}

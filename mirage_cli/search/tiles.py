@@ -92,14 +92,19 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
 
 
 def least_tile(m: Model, d: str, sizes: Mapping[str, int]) -> int:
-    """The shortest block of an axis that the matrix units take alone: as columns, of a few rows beside bytes. What is
-    made of bytes comes to them from registers. Where warpgroups multiply from shared memory, single warps with half the
-    columns were no faster, and up to 1.4 times as slow (results/h200/notes-2026-11-27.md)."""
+    """The shortest block of an axis that the matrix units take alone, among the first choices: as columns, of a few
+    rows beside bytes. What is made of bytes comes to them from registers. Where warpgroups multiply from shared memory,
+    single warps with half the columns are up to 1.4 times as slow (results/h200/notes-2026-11-27.md)."""
+    return least_columns(m, d, sizes) if d in m.from_bytes else MIN_DOT
+
+
+def least_columns(m: Model, d: str, sizes: Mapping[str, int]) -> int:
+    """The same among all choices: of a few rows, alone on their side of each product, they take fewer columns."""
     products = [p for p in m.multiplied if d in p.left | p.right | p.summed]
     one = frozenset((d,))
     others = [p.right if p.left == one else p.left for p in products if one in (p.left, p.right)]
     alone = len(others) == len(products) and all(prod(sizes[a] for a in side) >= MIN_DOT for side in others)
-    return MIN_COLUMNS if alone and sizes[d] <= MIN_COLUMNS and d in m.from_bytes else MIN_DOT
+    return MIN_COLUMNS if alone and sizes[d] <= MIN_COLUMNS else MIN_DOT
 
 
 def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:

@@ -19,7 +19,18 @@ from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.whole import EXACT, bounds
 from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, met, spaces_of_sums
+from mirage_cli.search.live import (
+    Held,
+    Lanes,
+    Moment,
+    Operand,
+    axes_beside,
+    held_at_once,
+    lanes,
+    met,
+    reduced,
+    spaces_of_sums,
+)
 from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
 
@@ -81,7 +92,8 @@ class Work:
     dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
     nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
     sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce. met: sums
-    that meet what a product has made: their axes, operations for an element, and the product.
+    that meet what a product has made: their axes, operations for an element, and the product. reduced: what a loop sums
+    of that, or takes the maximum of: the axes that are reduced, and the product.
     """
 
     loop: Axes
@@ -95,6 +107,7 @@ class Work:
     sums: tuple[tuple[Axes, Axes], ...]
     lanes: tuple[Lanes, ...]
     met: tuple[tuple[Axes, float, Product], ...]
+    reduced: tuple[tuple[Axes, Product], ...]
 
     @property
     def by_data(self) -> bool:
@@ -433,6 +446,7 @@ def _segment(
         tuple(sums) if spaces else (),
         lanes(k.kernel, loop) if loop else (),
         tuple((m.axes, m.operations, named[m.product]) for m in met(loop) if m.product in named) if loop else (),
+        tuple((axes, named[product]) for axes, product in reduced(loop) if product in named) if loop else (),
     )
     return work, blocks
 

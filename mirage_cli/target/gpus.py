@@ -63,6 +63,7 @@ class Costs:
     latency_us: from issuing a load of device memory to using it; fast_us: of a segment that loads nothing.
     step_us: the least time of an iteration of one warp: barriers and address arithmetic.
     warp_step_us: what each doubling of the warps adds to it.
+    across_step_us: what an iteration takes longer for each reduction for which warps meet.
     mma_us: from one product of a warp on the matrix units to the next that adds to the same elements.
     late_us: what an iteration waits for a load that is not fetched ahead.
     meet_us: what a sum takes longer where several warps have its block: they exchange results through shared memory.
@@ -126,6 +127,7 @@ class Costs:
     fast_us: float
     step_us: float
     warp_step_us: float
+    across_step_us: float
     mma_us: float
     late_us: float
     meet_us: float
@@ -170,7 +172,7 @@ H200_COSTS = Costs(
     traffic=0.35,  # [fit] tuned schedules; pairs of first kernels, which have nothing to wait for, show up to 1
     latency_us=0.7,  # [H200]
     fast_us=0.1,  # no measurement is recorded
-    step_us=0.085, warp_step_us=0.11,  # [fit]
+    step_us=0.085, warp_step_us=0.11, across_step_us=0.1,  # [fit]
     mma_us=0.019,  # 33 cycles of mma.m16n8k16 (Luo et al. 2024, arXiv 2402.13499, table IX)
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     meet_us=0.3,  # [fit] tuned merges; [H200] merges of attention, 3 sums: 1.1 to 1.5 us more with 2 warps than with 1

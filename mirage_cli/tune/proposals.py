@@ -26,8 +26,10 @@ from mirage_cli.tune.trials import Trial, Trials, key_of
 STARTS = 20
 """The first schedules of each μGraph, from which the surrogate may choose as from others."""
 AHEAD_STARTS = 4
-"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. The best schedule
-and the best of these are also tried through descriptors, which winners use at 8 of 24 sizes."""
+"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. Of the best μGraph,
+the best schedule and the best of these are also tried through descriptors, which winners use at 8 of 24 sizes."""
+NEAR = 1.2
+"""A μGraph that is predicted to take so many times the best is not among the first: the surrogate may choose it."""
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
 LEADING = 3
@@ -43,8 +45,9 @@ HOPELESS = 1.35
 
 BEHIND = 3.0
 """A program as written that is predicted to take so many times the best comes behind the best of each μGraph."""
-GUESSES = 24
-"""Schedules that the surrogate names at once, whenever fewer than that are on their way."""
+GUESSES = 12
+"""Schedules that the surrogate names at once, whenever fewer than that are on their way: what is named later rests on
+more timings, and compilers are idle where fewer are on their way."""
 
 Distrusted = Callable[[str, Schedule], bool]
 """Whether no schedule like this one of a μGraph is tried."""
@@ -66,13 +69,13 @@ class Proposals:
         self, as_written: str, hints: Sequence[tuple[str, Schedule]], distrusted: Distrusted
     ) -> list[tuple[str, Schedule]]:
         """In this order: the program as written, unless it is far `BEHIND`; what won at other sizes; the cost model's
-        best of each μGraph; its best with descriptors."""
+        best of each μGraph that is `NEAR`; that of the best μGraph in other ways (`varied`)."""
         graph = self.graphs.get(as_written)
         sure = [(as_written, s) for s in (first_schedules(graph, self.target, 1) if graph else [])]
         won = [(g, fitted(self.graphs[g], s, self.target)) for g, s in hints if g in self.graphs]
         first = [(g, s) for g, s in won if s is not None]
-        of_each = [[(g, s) for s in self.best(g, distrusted)] for g in self.graphs]
-        best, others = ([pair for some in of_each for pair in some[part]] for part in (slice(1), slice(1, None)))
+        best = self.nearest([(g, s) for g in self.graphs for s in self.starting(g, 1, distrusted)])
+        others = [(g, x) for g, s in best[:1] for x in self.varied(g, s)]
         if self.is_behind(sure, best):
             ordered = [*first, *(pair for pair in best if pair[0] != as_written), *sure, *others]
         else:
@@ -86,16 +89,20 @@ class Proposals:
         own_us, *us = (total_us(self.graphs[g], s, self.target) for g, s in (some[0], *others))
         return own_us > BEHIND * min(us, default=math.inf)
 
-    def best(self, g: str, distrusted: Distrusted) -> list[Schedule]:
-        """The cost model's best, then the same, and its best ahead of time, through descriptors; the first of these in
-        groups too."""
+    def nearest(self, some: Sequence[tuple[str, Schedule]]) -> list[tuple[str, Schedule]]:
+        """Those that are predicted to take less than `NEAR` times the best of them, the best first."""
+        us = [total_us(self.graphs[g], s, self.target) for g, s in some]
+        order = sorted(range(len(some)), key=us.__getitem__)
+        return [some[i] for i in order if us[i] <= NEAR * us[order[0]]]
+
+    def varied(self, g: str, best: Schedule) -> list[Schedule]:
+        """A schedule, and the best ahead of time, through descriptors; in front of these the first of them in groups,
+        or the schedule where there is none."""
         graph, target = self.graphs[g], self.target
-        some = self.starting(g, 1, distrusted)
-        some += ahead_of_time(graph, some[0], target, 1) if some else []
+        some = [best, *ahead_of_time(graph, best, target, 1)]
         boxes = [x for s in some if (x := through_descriptors(graph, s, target)) is not None]
-        first = [*boxes, *some][:1]
-        grouped = [x for s in first if (x := in_groups(graph, s, target)) is not None]
-        return [*some[:1], *grouped, *boxes]
+        grouped = [x for s in [*boxes, best][:1] if (x := in_groups(graph, s, target)) is not None]
+        return [*grouped, *boxes]
 
     def starting(self, g: str, count: int, distrusted: Distrusted) -> list[Schedule]:
         """The cost model's first schedules of a μGraph; by float32 arithmetic where those are distrusted that multiply

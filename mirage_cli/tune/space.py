@@ -31,7 +31,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import DEPTHS, choices, held_beside, least_tile, orders_of
+from mirage_cli.search.tiles import DEPTHS, choices, held_beside, least_columns, least_tile, orders_of
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -469,7 +469,7 @@ def _other_tiles(
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
     matrix = d in m.matrix_axes(sizes) and tile > 1
-    least = max(1, least_tile(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
+    least = max(1, least_columns(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes(sizes) or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue

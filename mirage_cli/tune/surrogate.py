@@ -43,7 +43,7 @@ LENGTHS = {**dict.fromkeys(("warps", "stages", "split"), SIZE), **dict.fromkeys(
 `SIZE`, others `CHOICE`. A limit of 168 registers may spill where 255 do not."""
 CONFIDENCE = (0.25, 0.75, 2.0)
 """Deviations that count in favour of a schedule, in turn: from trusting what is known to trying what is not."""
-AT_ONCE = 8
+AT_ONCE = 4
 """Choices between two updates of the process."""
 
 
