@@ -20,10 +20,11 @@ from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.exponents import merges_alone, postponed
+from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import EXACT, Bounds, bounds
 
@@ -311,7 +312,9 @@ class ScheduledKernel:
 
     def repeats(self, x: Load) -> Mapping[str, int]:
         """Dimensions along which one element is read for several positions in a row, and for how many: indices divide
-        what a block that starts at a multiple of that number has along them."""
+        what a block that starts at a multiple of that number has along them. Not of a vector of words: threads copy
+        these asynchronously one by one, and Triton moves nothing that is made of repeated elements behind the read that
+        brings threads what they multiply."""
         axes, found = self.axes(x.dims), dict[str, int]()
         for d in axes:
             n = gcd(self.block[d], *(steady(a, d) for i in x.access for a, _ in i.terms))
@@ -320,7 +323,9 @@ class ScheduledKernel:
         bounded = x.buffer in self.live or any(
             any(i.leaves(self.sizes[d], self.sizes)) for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
         )
-        return {} if bounded else found
+        alike = {d: n for d, n in found.items() if n == self.block[d]}
+        words = DTYPE_BYTES[self.tensors[x.buffer].dtype] >= COPY_BYTES and len({*axes} - {*alike}) == 1
+        return {} if bounded else alike if words else found
 
     @cached_property
     def factored(self) -> Mapping[str, Factored]:

@@ -17,6 +17,7 @@ from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start, apart
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT
+from mirage_cli.ir.turns import COUNTS
 
 NOWHERE = frozenset[str]()
 
@@ -427,7 +428,7 @@ class _Checker:
             case nodes.Turns(d, count, start):
                 self.at(nodes.Lanes(d, True))
                 _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
-                _must(count in (2, 4), f"{count} blocks in turns")
+                _must(count in COUNTS, f"{count} blocks in turns")
             case nodes.PairNumbers(d, start):
                 _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
                 self.start(start)

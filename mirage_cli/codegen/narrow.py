@@ -15,7 +15,7 @@ from fractions import Fraction
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, Axes, Expr
-from mirage_cli.ir.ops import OPS, power_of_two
+from mirage_cli.ir.ops import OPS, Bits, power_of_two
 from mirage_cli.ir.program import Arg, Eqn
 from mirage_cli.ir.whole import EXACT
 
@@ -25,10 +25,10 @@ PACKED = 4
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """bits of a block of bytes + number + the sum of coefficient * value."""
+    """bits of a block of bytes or words + number + the sum of coefficient * value."""
 
     byte: str
-    bits: tuple[int, int, int]
+    bits: Bits
     number: int
     others: tuple[tuple[str, int], ...]
 
@@ -39,6 +39,10 @@ class Sum:
 
 WHOLE = (0, 255, 128)
 """The bits of a byte of int8."""
+WORD = (0, (1 << 32) - 1, 1 << 31)
+"""The bits of a word of int32."""
+BYTE, HALF = 8, 16
+"""Bits of a byte, and of a half of a word."""
 ARITHMETIC = {"float16": "float16", "bfloat16": "float32"}
 """What a narrow equation that is no such sum is computed in, by the program's type."""
 
@@ -48,6 +52,13 @@ def packed(k: ScheduledKernel, value: str) -> bool:
     axes = k.axes_of(value)
     large = k.elements(axes) >= PACKED * 32 * k.schedule.warps and axes == k.axes(k.dims[value])
     return large and value in k.small_integers and k.type_of(value) == "int8"
+
+
+def in_words(k: ScheduledKernel, value: str) -> bool:
+    """Whether it is a block of words, of which each thread has several."""
+    axes = k.axes_of(value)
+    whole = value in k.loads and k.type_of(value) == "int32" and axes == k.axes(k.dims[value])
+    return whole and k.elements(axes) >= 2 * 32 * k.schedule.warps
 
 
 def of_bytes(k: ScheduledKernel, value: str, pure: bool = False) -> Expr:
@@ -65,9 +76,9 @@ def computed(k: ScheduledKernel, e: Eqn, pure: bool) -> Expr:
     if row.of_integers or row.integers:
         blocks = tuple(_whole(k, a, want) for a in e.args)
         return nodes.Cast(nodes.Apply(e.op, blocks, True, want, bool(row.of_integers)), "int32", dtype)
-    args = tuple(_number(k, a, want) for a in e.args)
-    x = nodes.Apply(e.op, args, True, want)
-    in_type = ARITHMETIC[dtype] == dtype and all(isinstance(a, str) for a in e.args)
+    computed_in = dtype if _adds_exactly(k, e) else ARITHMETIC[dtype]
+    x = nodes.Apply(e.op, tuple(_number(k, a, want, computed_in) for a in e.args), True, want)
+    in_type = computed_in == dtype and all(isinstance(a, str) for a in e.args)
     return x if in_type else nodes.Cast(x, "float32", dtype)
 
 
@@ -92,13 +103,19 @@ def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _number(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
+def _adds_exactly(k: ScheduledKernel, e: Eqn) -> bool:
+    """Whether a sum is one of values that the program's type holds exactly, as it does the sum."""
+    return bool(OPS[e.op].linear) and all(a in k.bounded for a in e.args)
+
+
+def _number(k: ScheduledKernel, a: Arg, want: Axes, computed_in: str) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a)
     x: Expr = k.block_of(a)
-    kind, computed_in = k.type_of(a), ARITHMETIC[k.graph.dtype]
+    kind = k.type_of(a)
     if kind not in (computed_in, "bool"):
         x = nodes.Cast(x, kind, computed_in)
+    x = nodes.MatrixType(x) if computed_in == "bfloat16" else x
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
@@ -133,16 +150,28 @@ def _terms(k: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int
     return terms, number
 
 
-def _bits(k: ScheduledKernel, value: str) -> tuple[str, tuple[int, int, int]] | None:
-    """A value as bits of a block of bytes."""
+def _bits(k: ScheduledKernel, value: str) -> tuple[str, Bits] | None:
+    """A value as bits of a byte: of one of a block of bytes, or of one of those of a block of words."""
+    found = _part(k, value)
+    if found is None:
+        return None
+    shift, mask, _ = found[1]
+    return found if shift % BYTE + mask.bit_length() <= BYTE else None
+
+
+def _part(k: ScheduledKernel, value: str) -> tuple[str, Bits] | None:
+    """A value as bits of a block of bytes or words."""
     if packed(k, value):
         return value, WHOLE
+    if in_words(k, value):
+        return value, WORD
     e = k.eqns.get(value)
-    if e is None or OPS[e.op].bits is None or not isinstance(e.args[0], str) or not packed(k, e.args[0]):
+    bits = None if e is None else OPS[e.op].bits
+    if e is None or bits is None or not isinstance(e.args[0], str):
         return None
-    n = power_of_two(e.args[1])
-    bits = OPS[e.op].bits
-    return (e.args[0], bits(n)) if bits is not None and n is not None and n < 8 else None
+    n, inner = power_of_two(e.args[1]), _part(k, e.args[0])
+    part = None if n is None or inner is None else bits(n, inner[1])
+    return None if part is None or inner is None else (inner[0], part)
 
 
 def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
@@ -157,6 +186,10 @@ def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
 def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
     less = subtracted(k, x)
     less = less if less.axes == want or not less.axes else nodes.Spread(less, want)
+    if k.type_of(x.byte) == "int32":
+        shift, mask, sign = x.bits
+        half = nodes.HalfWord(k.block_of(x.byte), shift >= HALF)
+        return nodes.PairBits(half, False, shift % HALF, mask, sign, less, k.graph.dtype)
     return nodes.ByteBits(k.block_of(x.byte), *x.bits, less, k.graph.dtype, pure)
 
 
@@ -165,5 +198,5 @@ def subtracted(k: ScheduledKernel, x: Sum) -> Expr:
     axes, dtype = k.axes({d for v, _ in x.others for d in k.axes_of(v)}), k.graph.dtype
     less: Expr = nodes.Literal(Fraction(RAISED[dtype] + x.bits[2] - x.number))
     for v, c in x.others:
-        less = nodes.Apply("sub" if c > 0 else "add", (less, _number(k, v, axes)), True, axes)
+        less = nodes.Apply("sub" if c > 0 else "add", (less, _number(k, v, axes, ARITHMETIC[dtype])), True, axes)
     return nodes.MatrixType(less) if x.others and dtype == "bfloat16" else less

@@ -500,9 +500,21 @@ class ByteBits:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfWord:
+    """The last or, first, the first 16 bits of integers of 32."""
+
+    x: Expr
+    first: bool
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
 class PairBits:
-    """RAISED + ((byte >> shift) & mask ^ sign) - less in a type of 16 bits, of the first or the second byte of each
-    two."""
+    """RAISED + ((x >> shift) & mask ^ sign) - less in a type of 16 bits, of 16 bits x; of the first or the second byte
+    of each two, of which x is the first byte or the second."""
 
     x: Expr
     second: bool
@@ -777,6 +789,7 @@ Expr: TypeAlias = (
     Leaf
     | Cast
     | ByteBits
+    | HalfWord
     | PairBits
     | PairBytes
     | EverySecond

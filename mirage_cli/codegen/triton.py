@@ -243,6 +243,10 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
     yield f"{outs} = {text}{whole}{_note(s.axes)}"
 
 
+SPLIT = {1: "tl.split", 2: "split_in_four", 3: "split_in_eight"}
+"""What takes blocks apart, by how many axes of two elements say whose an element is."""
+
+
 def _apart(text: str, s: p.Load) -> str:
     """A block of elements that lie in turns along one of its axes as several blocks."""
     x, axes = nodes.turns_of(s.access), s.axes
@@ -253,7 +257,7 @@ def _apart(text: str, s: p.Load) -> str:
     order = (*(i for i in range(len(axes) + twos) if i not in behind), *behind)
     text = f"tl.reshape({text}, [{shape}])"
     text = text if order == (*range(len(order)),) else f"tl.permute({text}, {order})"
-    return f"{'tl.split' if twos == 1 else 'split_in_four'}({text})"
+    return f"{SPLIT[twos]}({text})"
 
 
 def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
@@ -723,6 +727,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
     nodes.ByteBits: _byte_bits,
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
+    nodes.HalfWord: lambda x, names: f"({_expr(x.x, names)}{' >> 16' * x.first}).to(tl.int16)",
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,

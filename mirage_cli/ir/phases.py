@@ -153,17 +153,18 @@ class _Phase:
 
     def equation(self, e: Eqn, args: tuple[Arg, ...]) -> Eqn:
         """The equation in this phase. Raises _UnknownError where a number is in the place of a value."""
-        row = OPS[e.op]
+        op, args = _simpler(e.op, args)
+        row = OPS[op]
         new = {i for i, (a, b) in enumerate(zip(e.args, args, strict=True)) if isinstance(a, str) > isinstance(b, str)}
         if new and (row.kind != "elementwise" or new & {*row.masks}):
             raise _UnknownError
         axes = (str(self.at[e.out]),) if e.op == "index" else e.axes
         summed = self.shared.dim in e.axes  # into one accumulator
-        name = e.out if summed else self.shared.name((e.op, args, axes, e.dims), e.out, self.phase)
+        name = e.out if summed else self.shared.name((op, args, axes, e.dims), e.out, self.phase)
         self.known[e.out], self.dims[name] = name, e.dims
         if e.out in self.at:
             self.at[name] = self.at[e.out]
-        return Eqn(name, e.op, args, axes, e.dims, e.type)
+        return Eqn(name, op, args, axes, e.dims, e.type)
 
     def folded(self, e: Eqn, args: tuple[Arg, ...]) -> Arg | None:
         """What an equation comes to in this phase where that is a number, or one of its arguments."""
@@ -205,6 +206,13 @@ class _Phase:
         if isinstance(a, str):
             return self.at.get(a)
         return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+
+
+def _simpler(op: str, args: tuple[Arg, ...]) -> tuple[str, tuple[Arg, ...]]:
+    """An operator of which more is known, where a phase has a number for the second argument."""
+    simpler = OPS[op].simpler
+    found = simpler(args[1]) if simpler is not None and isinstance(args[1], Fraction) else None
+    return (op, args) if found is None else (found[0], (args[0], found[1]))
 
 
 def _number(x: float) -> Arg:

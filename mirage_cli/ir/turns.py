@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mirage_cli.ir.access import Access, Atom, dims_of_atom
 from mirage_cli.ir.program import Tensor
 
-COUNTS = (4, 2)
+COUNTS = (8, 4, 2)
 """How many accesses may lie in turns. Three and their likes are no power of two, as blocks are."""
 
 Addresses = tuple[tuple[tuple[Atom, tuple[str, ...]], int], ...]

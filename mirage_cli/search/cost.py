@@ -292,7 +292,9 @@ def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
 def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
     each = x.zero + e.operations + x.target.costs.conversion * e.reads
     if e.made is not None:
-        within = reduce(np.logical_and, (n % x.batch.block[d] == 0 for d, n in e.made.within), x.zero == 0)
+        behind = (n % x.batch.block[d] == 0 for d, n in e.made.within)
+        in_phases = (x.batch.block[d] >= n for d, n in e.made.least)
+        within = reduce(np.logical_and, (*behind, *in_phases), x.zero == 0)
         c = x.target.costs
         by_bits = c.whole_byte if e.made.whole else c.part_of_byte
         each = np.where(within, by_bits, np.maximum(each, by_bits) + c.single_byte * e.paired)

@@ -285,7 +285,7 @@ def orders_of(m: Model, sizes: Mapping[str, int], *, coarse: bool = False) -> li
     whole and summed by no product: a thread then has all of a sum's terms."""
     order = default_order(m)
     found = [order]
-    if m.matrix_axes(sizes) and (m.single or m.paired or not coarse):
+    if m.matrix_axes(sizes) and (m.single or m.from_bytes or not coarse):
         found.append(exchanged(m.kernel, order))
     multiplied = {a for e in m.kernel.body if e.op == "dot" for v in e.values for a in m.kernel.value_dims[v]}
     summed = {a for w in m.segments for _, axes in w.sums for a in axes} - multiplied

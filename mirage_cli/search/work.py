@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from mirage_cli.ir.whole import EXACT, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, met, spaces_of_sums
 from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
-from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
+from mirage_cli.search.traffic import BufferPart, Lines, apart_bytes, bytes_of, lines_of, part_of, side_by_side
 
 Axes = tuple[str, ...]
 NO_VALUES = frozenset[str]()
@@ -42,11 +42,13 @@ class Loaded(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The block of loads that are alike. beside: the axes along which elements lie side by side. alike: how many."""
+    """The block of loads that are alike. beside: the axes along which elements lie side by side. apart_bytes: between
+    neighbours along the last of these. alike: how many."""
 
     axes: Axes
     element_bytes: float
     beside: Axes
+    apart_bytes: float
     lines: Lines | None
     alike: int
 
@@ -212,11 +214,6 @@ class Model:
         return dict(self.element_bytes)
 
     @property
-    def paired(self) -> bool:
-        """Whether any product has an operand made of pairs of bytes."""
-        return any(any(p.paired) for w in self.segments for p, _ in w.dots)
-
-    @property
     def single(self) -> bool:
         """Whether any product is of float32."""
         return any(p.single for w in self.segments for p, _ in w.dots)
@@ -278,19 +275,25 @@ def model(
         _shared(placed, dims),
         len(beside(placed, placed.with_role("grid"))) > 1,
         frozenset(halves),
-        frozenset(d for e in products if halves and halves & _made_of(placed, e) for d in (*e.dims, *e.axes)),
+        frozenset(d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)),
     )
 
 
 def _in_halves(kernel: Kernel, inputs: Iterable[Tensor]) -> set[str]:
     """Values that are whole numbers computed in the program's type of 16 bits, as far as that holds them: of bfloat16
-    half of the range that it has exactly, as they are made of bits."""
+    half of the range that it has exactly, where they are made of bits, and all of it where they are bytes or sums."""
     given = {t.name: t for t in inputs}
     types = {t.dtype for t in given.values()}
+    if not types & HALVES:
+        return set()
+    found = bounds(kernel, given)
     if "float16" in types:
-        return {*bounds(kernel, given)}
-    most = EXACT["bfloat16"] // 2 if "bfloat16" in types else 0
-    return {v for v, (low, high) in bounds(kernel, given).items() if high - low < most} if most else set()
+        return {v for v, b in found.items() if max(map(abs, b)) <= EXACT["float16"]}
+    most = EXACT["bfloat16"]
+    exact = {v for v, b in found.items() if max(map(abs, b)) <= most}
+    sums = {e.out for e in kernel.body if OPS[e.op].linear and exact.issuperset(e.args)}
+    wide = sums | {x.out for x in kernel.loads}
+    return {v for v in exact if v in wide or found[v][1] - found[v][0] < most // 2}
 
 
 def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> ProductAxes:
@@ -351,12 +354,20 @@ class _Known:
         for e in products:
             for v in {*e.values}:
                 factors = self.eqns[v].values if v in self.eqns and OPS[self.eqns[v].op].growth == "product" else ()
-                made_of = _made_of(self.kernel, replace(e, args=(v,)))
-                own = [self.loads[u] for u in made_of if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
-                runs = {d for x in own for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
+                runs = {d for x in self.made_of(v) for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
                 if any(map(self.whole, (v, *factors))) and runs and not runs & {*e.axes}:
                     found.add(v)
         return found
+
+    def of_bytes(self, v: str) -> bool:
+        """Whether an operand is made of bytes with its axes, of which two are loaded at once."""
+        tensors = (self.tensors.get(x.buffer) for x in self.made_of(v))
+        return any(t is not None and t.dtype == "int8" for t in tensors)
+
+    def made_of(self, v: str) -> list[Load]:
+        """The loads with all axes of an operand that it is made of."""
+        some = _made_of(self.kernel, (v,))
+        return [self.loads[u] for u in some if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
 
     def whole(self, v: str) -> bool:
         """Whether a value is whole numbers that float16 holds, or bytes as they are."""
@@ -378,7 +389,8 @@ class _Known:
         """The blocks of these loads, each alone."""
         for x in loads:
             run = side_by_side(x, self.tensors.get(x.buffer))
-            yield Block(x.dims, bytes_of(x, self.element_bytes), run, self.lines[x.out], 1)
+            apart = apart_bytes(x, run[-1], self.element_bytes) if run else 0.0
+            yield Block(x.dims, bytes_of(x, self.element_bytes), run, apart, self.lines[x.out], 1)
 
 
 def _segment(
@@ -414,7 +426,7 @@ def _segment(
     operands_of_bits = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
-    in_pairs = {frozenset(dims[v]) for v in paired}
+    in_pairs = {frozenset(dims[v]) for v in paired if k.of_bytes(v)}
     elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
@@ -451,11 +463,11 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     return {**graph.sizes, **chunks}
 
 
-def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
-    """The operands of a product, and what they are made of element by element."""
+def _made_of(kernel: Kernel, values: Iterable[str]) -> set[str]:
+    """These values, and what they are made of element by element."""
     eqns = {e.out: e for e in kernel.body if OPS[e.op].kind == "elementwise"}
     found = set[str]()
-    todo = [*product.values]
+    todo = [*values]
     while todo:
         v = todo.pop()
         todo += eqns[v].values if v in eqns and v not in found else ()
