@@ -26,7 +26,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
-from mirage_cli.ir.whole import EXACT, Bounds, bounds
+from mirage_cli.ir.whole import EXACT, LOADED, Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -73,8 +73,8 @@ class Factored:
 class ScheduledKernel:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
     stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
-    that is several axes (`m*n`). folded: of these, those whose boxes have several axes there. paired: loads of bytes,
-    two at a time, with the axis along which these lie."""
+    that is several axes (`m*n`). folded: of these, those whose boxes have several axes there. paired: loads of 16
+    bits at a time, with the axis along which numbers share them, and how many do."""
 
     graph: MuGraph
     kernel: Kernel
@@ -83,7 +83,7 @@ class ScheduledKernel:
     live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
     merged: Mapping[str, Axes] = field(default_factory=dict["str", "Axes"])
     folded: frozenset[str] = frozenset()
-    paired: Mapping[str, str] = field(default_factory=dict["str", "str"])
+    paired: Mapping[str, tuple[str, int]] = field(default_factory=dict["str", "tuple[str, int]"])
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -284,8 +284,8 @@ class ScheduledKernel:
 
     @cached_property
     def loads_bytes(self) -> bool:
-        """Whether it loads any int8."""
-        return any(self.tensors[x.buffer].dtype == "int8" for x in self.kernel.loads)
+        """Whether it loads any int8, or int32."""
+        return any(self.tensors[x.buffer].dtype in LOADED for x in self.kernel.loads)
 
     def block_of(self, value: str) -> Value:
         """The current block of a value."""

@@ -8,14 +8,17 @@ added is subtracted together with whatever else is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, Axes, Expr
+from mirage_cli.ir.access import Quotient, atom_index, combined, index, remainder
+from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Bits, power_of_two
+from mirage_cli.ir.positions import position_of
 from mirage_cli.ir.program import Arg, Eqn
 from mirage_cli.ir.whole import EXACT
 
@@ -41,8 +44,8 @@ WHOLE = (0, 255, 128)
 """The bits of a byte of int8."""
 WORD = (0, (1 << 32) - 1, 1 << 31)
 """The bits of a word of int32."""
-BYTE, HALF = 8, 16
-"""Bits of a byte, and of a half of a word."""
+BYTE, HALF, WORD_BITS = 8, 16, 32
+"""Bits of a byte, of a half of a word, and of a word."""
 ARITHMETIC = {"float16": "float16", "bfloat16": "float32"}
 """What a narrow equation that is no such sum is computed in, by the program's type."""
 
@@ -90,6 +93,21 @@ def sum_of(k: ScheduledKernel, value: str) -> Sum | None:
     return _sum(k, k.eqns[value]) if value in k.eqns and value in k.small_integers else None
 
 
+def words_along(x: Load) -> tuple[str, int] | None:
+    """The dimension along which several positions in a row share each word that is loaded, and how many."""
+    found = [a for i in x.access for a, c in i.terms if isinstance(a, Quotient) and i == atom_index(a)]
+    own = [(a.of.axis, a.by) for a in found if a.of.axis and WORD_BITS % a.by == 0]
+    (dim, by) = own[0] if len(own) == 1 else (None, 0)
+    elsewhere = [i for i in x.access if dim in i.dims]
+    return (dim, by) if dim is not None and len(elsewhere) == 1 else None
+
+
+def sum_along_words(k: ScheduledKernel, value: str) -> Sum | None:
+    """A value as a sum with a part of a block of words: of each position the bits that are its own. Its bits are those
+    of the first position."""
+    return _sum(k, k.eqns[value], _own_bits) if value in k.eqns and value in k.small_integers else None
+
+
 def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
     """The values whose blocks an equation takes."""
     found = _sum(k, e) if e.out in k.small_integers else None
@@ -119,11 +137,13 @@ def _number(k: ScheduledKernel, a: Arg, want: Axes, computed_in: str) -> Expr:
     return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
-def _sum(k: ScheduledKernel, e: Eqn) -> Sum | None:
-    """A narrow equation as a sum, if some part of a block of bytes is added in it."""
+def _sum(
+    k: ScheduledKernel, e: Eqn, part: Callable[[ScheduledKernel, str], tuple[str, Bits] | None] | None = None
+) -> Sum | None:
+    """A narrow equation as a sum, if part of a block of bytes is added in it. part: what finds that, or `_bits`."""
     terms, number = _terms(k, e, 1)
     for v, c in terms:
-        byte = _bits(k, v) if c == 1 else None
+        byte = (part or _bits)(k, v) if c == 1 else None
         if byte is not None and k.axes_of(byte[0]) == k.axes_of(e.out):
             others = tuple(t for t in terms if t != (v, c))
             found = Sum(*byte, number, others)
@@ -157,6 +177,23 @@ def _bits(k: ScheduledKernel, value: str) -> tuple[str, Bits] | None:
         return None
     shift, mask, _ = found[1]
     return found if shift % BYTE + mask.bit_length() <= BYTE else None
+
+
+def _own_bits(k: ScheduledKernel, value: str) -> tuple[str, Bits] | None:
+    """A value as the bits of a block of words that are a position's own."""
+    e = k.eqns.get(value)
+    bits, n = (None, None) if e is None else (OPS[e.op].bits, power_of_two(e.args[-1]))
+    shifted = None if e is None or bits is None else k.eqns.get(str(e.args[0]))
+    if bits is None or n is None or shifted is None or OPS[shifted.op].simpler is None:
+        return None
+    word, by = shifted.args
+    if not isinstance(word, str) or not in_words(k, word) or (along := words_along(k.loads[word])) is None:
+        return None
+    dim, count = along
+    own = combined(0, ((remainder(index({dim: 1}), count), WORD_BITS // count),))
+    found = bits(n, WORD)
+    right = OPS[shifted.op].symbol == ">>" and position_of(by, k.eqns) == own
+    return (word, found) if right and found and found[0] == 0 and found[1].bit_length() <= WORD_BITS // count else None
 
 
 def _part(k: ScheduledKernel, value: str) -> tuple[str, Bits] | None:

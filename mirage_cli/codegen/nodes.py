@@ -31,8 +31,19 @@ def merged_as(axes: Axes, block: Axes) -> Axes:
 
 
 def half(dim: str) -> str:
-    """The axis of a block that has an element for two neighbours along a dimension."""
+    """The axis of a block that has an element for two neighbours along a dimension, or along such an axis."""
     return f"{dim}/2"
+
+
+def shared(dim: str, count: int) -> str:
+    """The axis of a block that has an element for so many neighbours, a power of two."""
+    return dim if count == 1 else half(shared(dim, count // 2))
+
+
+def shares(axis: str) -> tuple[str, int]:
+    """The dimension of such an axis, and how many neighbours have an element: of any other, one."""
+    dim, *halves = axis.split("/")
+    return dim, 1 << len(halves)
 
 
 RAISED = {dtype: most // 2 for dtype, most in EXACT.items()}
@@ -302,11 +313,12 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class PairNumbers:
-    """Half the positions of the current block along a dimension: the number of each two neighbours."""
+class SharedNumbers:
+    """The number of each so many neighbours along a dimension, of those of the current block."""
 
     dim: str
     start: Start
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +331,7 @@ class MergedLanes:
     wide: bool
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | PairNumbers | MergedLanes
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | SharedNumbers | MergedLanes
 
 
 def lanes_of(x: Place) -> Axes:
@@ -331,8 +343,8 @@ def lanes_of(x: Place) -> Axes:
             return x.axes
         case Turns():
             return (x.dim,)
-        case PairNumbers():
-            return (half(x.dim),)
+        case SharedNumbers():
+            return (shared(x.dim, x.count),)
         case MergedLanes():
             return (x.axis,)
         case _:
@@ -341,8 +353,8 @@ def lanes_of(x: Place) -> Axes:
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to two
-    bytes each."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to 16
+    bits each."""
 
     buffer: str
     axes: Axes

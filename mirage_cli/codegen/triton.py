@@ -556,9 +556,10 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             first = f"({first})" if " + " in first or wide else first
             first = f"{first}{'.to(tl.int64)' * wide} * {count} + " if not isinstance(start, nodes.AtZero) else ""
             return _spread(f"({first}{lanes}{'.to(tl.int64)' * (wide and not first)})", (d,), want)
-        case nodes.PairNumbers(d, start):
-            first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // 2"
-            return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
+        case nodes.SharedNumbers(d, start, count):
+            own = f"BLOCK_{d} // {count}"
+            first = f"t_{d} * ({own})" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // {count}"
+            return _spread(f"({first} + tl.arange(0, {own}))", (nodes.shared(d, count),), want)
         case nodes.MergedLanes(d, axis, start, wide):
             text = _merged_lanes(d, nodes.apart((axis,)))
             text = text if isinstance(start, nodes.AtZero) else f"{_start(start, names)} + {text}"
@@ -777,7 +778,8 @@ def _shape(axes: Axes) -> str:
 
 def _extent(axis: str) -> str:
     """Elements along an axis of a block."""
-    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((axis,)))
+    whole, count = nodes.shares(axis)
+    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((whole,))) + f" // {count}" * (count > 1)
 
 
 def _spread(text: str, have: Axes, want: Axes) -> str:

@@ -15,10 +15,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, combined, dims_of, index, quotient, remainder, steady
+from mirage_cli.ir.access import Index, dims_of, index, steady
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
+from mirage_cli.ir.positions import of_positions
 from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule
@@ -191,16 +192,7 @@ class _Phase:
         x, y = (self.index_of(a) for a in args)
         if x is None or y is None:
             return None
-        divides = not y.terms and y.offset > 0
-        match e.op:
-            case "add" | "sub":
-                return combined(0, ((x, 1), (y, 1 if e.op == "add" else -1)))
-            case "remainder" if divides:
-                return remainder(x, y.offset)
-            case "floor_divide" if divides:
-                return quotient(x, y.offset)
-            case _:
-                return None
+        return of_positions(e.op, x, y)
 
     def index_of(self, a: Arg) -> Index | None:
         if isinstance(a, str):

@@ -66,8 +66,8 @@ class Unscaled(NamedTuple):
 class FromBits(NamedTuple):
     """An operand that is made of bits of bytes or words by logic. within: numbers that blocks of these axes have to
     divide, for its factors to stand behind the sum of a block (as `Product.small_within`). least: elements that a block
-    has at least, for a loop in phases to have a block of each (`ir/phases.py`). eqns: all that makes the operand of the
-    bytes. whole: whether it is whole bytes, not parts of them."""
+    has at least, for each phase of a loop to have a block (`ir/phases.py`), or each number that shares 16 bits. eqns:
+    all that makes the operand of the bytes. whole: whether it is whole bytes, not parts of them."""
 
     within: tuple[tuple[str, int], ...]
     least: tuple[tuple[str, int], ...]
@@ -75,8 +75,10 @@ class FromBits(NamedTuple):
     whole: bool
 
 
-def from_bits(kernel: Kernel, product: Eqn, operand: str, halves: Collection[str]) -> FromBits | None:
-    """None where it is something else. halves: values that are computed in 16 bits."""
+def from_bits(
+    kernel: Kernel, product: Eqn, operand: str, halves: Collection[str], words: Collection[str]
+) -> FromBits | None:
+    """None where it is something else. halves: values that are computed in 16 bits. words: loads of them."""
     loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
     within: dict[str, int] = {}
     found: set[str] = set()
@@ -94,10 +96,10 @@ def from_bits(kernel: Kernel, product: Eqn, operand: str, halves: Collection[str
         return None
     parts = {str(eqns[x[-1]].args[0]) for e in made if (x := _parts(e, eqns))}
     own = [x for x in map(loads.__getitem__, parts) if all(n <= PHASES for _, n in _steady(x, product.axes))]
-    shared = {d: n for x in own for d, n in _steady(x, x.dims) if n > 1}
-    if not shared.keys() <= {*product.axes}:
+    shared = {(x.out, d): n for x in own for d, n in _steady(x, x.dims) if n > 1}
+    if any(d not in product.axes and x not in words for x, d in shared):
         return None
-    least = tuple((d, n * MIN_DOT) for d, n in shared.items())
+    least = tuple((d, (n if d in product.axes else n // 2) * MIN_DOT) for (_, d), n in shared.items())
     return FromBits((*within.items(),), least, frozenset(found | made), not own)
 
 

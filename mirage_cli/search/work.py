@@ -12,16 +12,26 @@ from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
+from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.placement import Loop, Placement, Straight, early_loads, place
-from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
-from mirage_cli.ir.whole import EXACT, bounds
+from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import Held, Lanes, Moment, Operand, axes_beside, held_at_once, lanes, met, spaces_of_sums
 from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
-from mirage_cli.search.traffic import BufferPart, Lines, apart_bytes, bytes_of, lines_of, part_of, side_by_side
+from mirage_cli.search.traffic import (
+    BufferPart,
+    Lines,
+    alike_along,
+    apart_bytes,
+    bytes_of,
+    lines_of,
+    part_of,
+    side_by_side,
+)
 
 Axes = tuple[str, ...]
 NO_VALUES = frozenset[str]()
@@ -55,7 +65,7 @@ class Block(NamedTuple):
 
 class Elementwise(NamedTuple):
     """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
-    product, whose own axes the rows are. beside: `live.axes_beside`. paired: whether two rows share an element of that
+    product, whose own axes the rows are. beside: `live.axes_beside`. sharing: how many rows share an element of that
     operand. made: what it makes, where that is an operand that is made of bits by logic."""
 
     axes: Axes
@@ -63,7 +73,7 @@ class Elementwise(NamedTuple):
     reads: int
     rows: Axes
     beside: Axes
-    paired: bool = False
+    sharing: int = 1
     made: FromBits | None = None
 
 
@@ -359,10 +369,25 @@ class _Known:
                     found.add(v)
         return found
 
-    def of_bytes(self, v: str) -> bool:
-        """Whether an operand is made of bytes with its axes, of which two are loaded at once."""
-        tensors = (self.tensors.get(x.buffer) for x in self.made_of(v))
-        return any(t is not None and t.dtype == "int8" for t in tensors)
+    @property
+    def words(self) -> set[str]:
+        """The loads of words."""
+        tensors = ((x.out, self.tensors.get(x.buffer)) for x in self.loads.values())
+        return {out for out, t in tensors if t is not None and t.dtype == "int32"}
+
+    def sharing(self, v: str) -> int:
+        """How many neighbours along its own axis share 16 bits that are loaded at once for an operand: two bytes, or
+        parts of a word."""
+        found = 1
+        for x in self.made_of(v):
+            if any(alike_along(x.access, d) > PHASES for d in x.dims):
+                continue  # the same along all that a block sums
+            t = self.tensors.get(x.buffer)
+            size = DTYPE_BYTES[t.dtype] if t is not None and t.dtype in LOADED else 2
+            run = side_by_side(x, t)[-1:]
+            apart = apart_bytes(x, run[0], {x.buffer: size}) if run else 2.0
+            found = max(found, int(2 / apart))
+        return found
 
     def made_of(self, v: str) -> list[Load]:
         """The loads with all axes of an operand that it is made of."""
@@ -423,11 +448,11 @@ def _segment(
 
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
-    operands_of_bits = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
+    operands_of_bits = (from_bits(k.kernel, e, v, k.halves, k.words) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
-    in_pairs = {frozenset(dims[v]) for v in paired if k.of_bytes(v)}
-    elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
+    sharing = {frozenset(dims[v]): k.sharing(v) for v in paired}
+    elementwise = (x._replace(sharing=sharing.get(frozenset(x.axes), 1)) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()

@@ -309,6 +309,79 @@ def test_parts_of_words_become_16_bits_by_logic_alone(plan: str, by_logic: bool,
     assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
 
 
+ALONG_COLUMNS = """
+mugraph p float16
+dims m=40 k=256 n=256 columns={columns} groups=4
+input X f16[m, k]
+input W i32[k, columns]
+input S f16[groups, n]
+input Z i32[groups, columns]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n//{count}]
+  S = load S[k//64, n]
+  Z = load Z[k//64, n//{count}]
+  column[n] = index(n)
+  place[n] = remainder(column, {count})
+  by[n] = mul({bits}, place)
+  behind[k, n] = shift_right(W, by)
+  Q[k, n] = remainder(behind, {most})
+  rest[k, n] = shift_right(Z, by)
+  P[k, n] = remainder(rest, {most})
+  D[k, n] = sub(Q, P)
+  V[k, n] = mul(D, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+
+
+def along_columns(bits: int) -> str:
+    count = 32 // bits
+    return ALONG_COLUMNS.format(columns=256 // count, count=count, bits=bits, most=1 << bits)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("bits", "plan", "products"),
+    [
+        (4, "m=16 k=64 n=64 order=n,k,m warps=1 stages=3", 4),
+        (4, "m=16 k=64 n=128 order=m,k,n warps=2 stages=3", 4),
+        (4, "m=8 k=64 n=64 order=m,k,n warps=4 stages=3", 4),
+        (4, "m=16 k=64 n=32 order=n,k,m warps=1 stages=3", 0),  # a fourth of it is too few for the matrix units
+        (4, "m=64 k=64 n=64 order=m,k,n warps=4 stages=3", 0),  # a warpgroup's right operand
+        (2, "m=16 k=64 n=128 order=n,k,m warps=2 stages=3", 8),
+        (8, "m=16 k=64 n=64 order=n,k,m warps=1 stages=3", 2),
+    ],
+)
+def test_words_along_columns_are_read_in_16_bits(bits: int, plan: str, products: int, dtype: str) -> None:
+    """A product for each of the numbers that share them (AWQ), which are put together like those of pairs of bytes."""
+    products *= bits < 8 or dtype == "float16"
+    text = beside_bfloat16(along_columns(bits)) if dtype == "bfloat16" else along_columns(bits)
+    g = graph(text)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert found.count("pair_bits(W, ") == products
+    assert found.count("tl.join(") == max(products - 1, 0)
+    x = {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in inputs(g).items()}
+    columns = torch.arange(256)
+    q, zeros = ((x[w][:, columns * bits // 32] >> (columns * bits % 32).int()) & (1 << bits) - 1 for w in ("W", "Z"))
+    at = torch.arange(256) // 64
+    want = x["X"].double() @ ((q - zeros[at]).double() * x["S"].double()[at])
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+def test_words_whose_parts_lie_in_another_order_are_integers() -> None:
+    """Shifts by anything but the position's own bits, or of a part that is larger than these."""
+    plan = "m=16 k=64 n=64 order=n,k,m warps=1 stages=3"
+    text = along_columns(4)
+    backwards = "back[n] = sub(7, place)\n  by[n] = mul(4, back)"
+    assert source(text, plan).count("pair_bits(W, ") == 4
+    assert "pair_bits(W, " not in source(text.replace("by[n] = mul(4, place)", backwards), plan)
+    assert "pair_bits(W, " not in source(text.replace("remainder(behind, 16)", "remainder(behind, 32)"), plan)
+    assert source(text.replace("remainder(behind, 16)", "remainder(behind, 8)"), plan).count("pair_bits(W, ") == 4
+
+
 def test_parts_that_two_bytes_of_a_word_share_are_integers() -> None:
     """No type of 16 bits has room for them where they lie. Of the last 4 bits the sign is a part."""
     found = source(IN_WORDS.replace("remainder(behind, 16)", "remainder(behind, 32)"), IN_WORDS_PLAN)
