@@ -27,12 +27,12 @@ from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 
 class Paired(NamedTuple):
     """The operand of a product that is a sum with a part of a block of bytes or words. left: which one it is. dim: the
-    axis of the result along which they lie. count: numbers that share 16 bits, as far apart as that leaves room."""
+    axis of the result along which they lie. sharing: numbers that share 16 bits, as far apart as that leaves room."""
 
     left: bool
     sum: narrow.Sum
     dim: str
-    count: int
+    sharing: int
 
 
 def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, tuple[str, int]]:
@@ -40,7 +40,7 @@ def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
     them, and how many do. phases: the kernel in each. boxes: loads through descriptors."""
     found: dict[str, tuple[str, int]] = {}
     for x in phases[0].kernel.loads:
-        shared = {(y.dim, y.count) for k in phases for _, y in _operands(k) if y.sum.byte == x.out}
+        shared = {(y.dim, y.sharing) for k in phases for _, y in _operands(k) if y.sum.byte == x.out}
         if len(shared) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
             found[x.out] = shared.pop()
     return found
@@ -49,7 +49,7 @@ def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
 def operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
     """The operand of a product that is loaded in pairs, if any."""
     found = _operand(k, e)
-    return found if found is not None and k.paired.get(found.sum.byte) == (found.dim, found.count) else None
+    return found if found is not None and k.paired.get(found.sum.byte) == (found.dim, found.sharing) else None
 
 
 def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
@@ -124,7 +124,7 @@ def block_axes(k: ScheduledKernel, x: Load) -> Axes:
 
 def _axes(m: Matrices, x: Paired) -> Axes:
     sides = (m.rows, m.middle) if x.left else (m.middle, m.columns)
-    return tuple(nodes.shared(d, x.count) if d == x.dim else d for d in nodes.merged(*sides))
+    return tuple(nodes.shared(d, x.sharing) if d == x.dim else d for d in nodes.merged(*sides))
 
 
 def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
@@ -137,14 +137,14 @@ def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
         if x.sum.bits == narrow.WHOLE and dtype == "bfloat16":
             return nodes.MatrixType(nodes.PairBytes(block, place == 1))
         own = less
-        for n in range(x.count.bit_length() - 1 if x.dim in less.axes else 0):
+        for n in range(x.sharing.bit_length() - 1 if x.dim in less.axes else 0):
             own = nodes.EverySecond(own, place >> n & 1 == 1)
         whole = nodes.Spread(own, axes) if own.axes else own
-        at = shift + place * narrow.HALF // x.count
+        at = shift + place * narrow.HALF // x.sharing
         found = nodes.PairBits(block, at >= narrow.BYTE, at % narrow.BYTE, mask, sign, whole, dtype)
         return nodes.MatrixType(found) if dtype == "bfloat16" else found
 
-    return [one(place) for place in range(x.count)]
+    return [one(place) for place in range(x.sharing)]
 
 
 def _operands(k: ScheduledKernel) -> Iterator[tuple[Eqn, Paired]]:

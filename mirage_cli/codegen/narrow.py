@@ -95,7 +95,7 @@ def sum_of(k: ScheduledKernel, value: str) -> Sum | None:
 
 def words_along(x: Load) -> tuple[str, int] | None:
     """The dimension along which several positions in a row share each word that is loaded, and how many."""
-    found = [a for i in x.access for a, c in i.terms if isinstance(a, Quotient) and i == atom_index(a)]
+    found = [a for i in x.access for a, _ in i.terms if isinstance(a, Quotient) and i == atom_index(a)]
     own = [(a.of.axis, a.by) for a in found if a.of.axis and WORD_BITS % a.by == 0]
     (dim, by) = own[0] if len(own) == 1 else (None, 0)
     elsewhere = [i for i in x.access if dim in i.dims]
