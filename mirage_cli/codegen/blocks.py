@@ -20,12 +20,13 @@ from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.exponents import merges_alone, postponed
+from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
-from mirage_cli.ir.whole import EXACT, Bounds, bounds
+from mirage_cli.ir.whole import EXACT, LOADED, Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -72,8 +73,8 @@ class Factored:
 class ScheduledKernel:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
     stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
-    that is several axes (`m*n`). folded: of these, those whose boxes have several axes there. paired: loads of bytes,
-    two at a time, with the axis along which these lie."""
+    that is several axes (`m*n`). folded: of these, those whose boxes have several axes there. paired: loads of 16
+    bits at a time, with the axis along which numbers share them, and how many do."""
 
     graph: MuGraph
     kernel: Kernel
@@ -82,7 +83,7 @@ class ScheduledKernel:
     live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
     merged: Mapping[str, Axes] = field(default_factory=dict["str", "Axes"])
     folded: frozenset[str] = frozenset()
-    paired: Mapping[str, str] = field(default_factory=dict["str", "str"])
+    paired: Mapping[str, tuple[str, int]] = field(default_factory=dict["str", "tuple[str, int]"])
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -283,8 +284,8 @@ class ScheduledKernel:
 
     @cached_property
     def loads_bytes(self) -> bool:
-        """Whether it loads any int8."""
-        return any(self.tensors[x.buffer].dtype == "int8" for x in self.kernel.loads)
+        """Whether it loads any int8, or int32."""
+        return any(self.tensors[x.buffer].dtype in LOADED for x in self.kernel.loads)
 
     def block_of(self, value: str) -> Value:
         """The current block of a value."""
@@ -311,7 +312,9 @@ class ScheduledKernel:
 
     def repeats(self, x: Load) -> Mapping[str, int]:
         """Dimensions along which one element is read for several positions in a row, and for how many: indices divide
-        what a block that starts at a multiple of that number has along them."""
+        what a block that starts at a multiple of that number has along them. Not of a vector of words: threads copy
+        these asynchronously one by one, and Triton moves nothing that is made of repeated elements behind the read that
+        brings threads what they multiply."""
         axes, found = self.axes(x.dims), dict[str, int]()
         for d in axes:
             n = gcd(self.block[d], *(steady(a, d) for i in x.access for a, _ in i.terms))
@@ -320,7 +323,9 @@ class ScheduledKernel:
         bounded = x.buffer in self.live or any(
             any(i.leaves(self.sizes[d], self.sizes)) for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
         )
-        return {} if bounded else found
+        alike = {d: n for d, n in found.items() if n == self.block[d]}
+        words = DTYPE_BYTES[self.tensors[x.buffer].dtype] >= COPY_BYTES and len({*axes} - {*alike}) == 1
+        return {} if bounded else alike if words else found
 
     @cached_property
     def factored(self) -> Mapping[str, Factored]:

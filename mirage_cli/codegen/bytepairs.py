@@ -19,36 +19,37 @@ from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.matrices import Matrices, matrices, of_warpgroups, operand_types
 from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import strides
+from mirage_cli.ir.access import Access, index, strides
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.program import HALVES, Eqn, cast_of, live_eqns
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 
 
 class Paired(NamedTuple):
-    """The operand of a product that is a sum with a part of a block of bytes. left: which one it is. dim: the axis of
-    the result along which the bytes lie."""
+    """The operand of a product that is a sum with a part of a block of bytes or words. left: which one it is. dim: the
+    axis of the result along which they lie. sharing: numbers that share 16 bits, as far apart as that leaves room."""
 
     left: bool
     sum: narrow.Sum
     dim: str
+    sharing: int
 
 
-def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, str]:
-    """Loads in pairs of bytes: those that nothing but such operands takes, with the axis along which the bytes lie.
-    phases: the kernel in each. boxes: loads through descriptors."""
-    found: dict[str, str] = {}
+def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, tuple[str, int]]:
+    """Loads of 16 bits at a time: those that nothing but such operands takes, with the axis along which numbers share
+    them, and how many do. phases: the kernel in each. boxes: loads through descriptors."""
+    found: dict[str, tuple[str, int]] = {}
     for x in phases[0].kernel.loads:
-        dims = {operand.dim for k in phases for _, operand in _operands(k) if operand.sum.byte == x.out}
-        if len(dims) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
-            found[x.out] = dims.pop()
+        shared = {(y.dim, y.sharing) for k in phases for _, y in _operands(k) if y.sum.byte == x.out}
+        if len(shared) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
+            found[x.out] = shared.pop()
     return found
 
 
 def operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
     """The operand of a product that is loaded in pairs, if any."""
     found = _operand(k, e)
-    return found if found is not None and k.paired.get(found.sum.byte) == found.dim else None
+    return found if found is not None and k.paired.get(found.sum.byte) == (found.dim, found.sharing) else None
 
 
 def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
@@ -58,11 +59,18 @@ def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
 
 
 def product(k: ScheduledKernel, e: Eqn, x: Paired, other: Expr, accumulator: str | None) -> Expr:
-    """The product for even and for odd positions, put together. other: the operand that is not in pairs."""
-    sides = [(y, other) if x.left else (other, y) for y in _halves(k, x, _axes(matrices(k, e), x))]
-    even, odd = (nodes.Dot(*both, None, None) for both in sides)
-    whole = nodes.InTurns(even, odd, x.dim)
+    """The products for the first, the second, and so on of the numbers that share 16 bits, put together. other: the
+    operand that is not made of them."""
+    sides = [(y, other) if x.left else (other, y) for y in _each(k, x, _axes(matrices(k, e), x))]
+    whole = _in_turns([nodes.Dot(*both, None, None) for both in sides], x.dim)
     return whole if accumulator is None else nodes.Added(accumulator, whole)
+
+
+def _in_turns(some: Sequence[Expr], dim: str) -> Expr:
+    if len(some) == 1:
+        return some[0]
+    even, odd = (_in_turns(x, nodes.half(dim)) for x in (some[::2], some[1::2]))
+    return nodes.InTurns(even, odd, dim)
 
 
 def added_up(body: Sequence[Statement]) -> list[Statement]:
@@ -116,22 +124,27 @@ def block_axes(k: ScheduledKernel, x: Load) -> Axes:
 
 def _axes(m: Matrices, x: Paired) -> Axes:
     sides = (m.rows, m.middle) if x.left else (m.middle, m.columns)
-    return tuple(nodes.half(d) if d == x.dim else d for d in nodes.merged(*sides))
+    return tuple(nodes.shared(d, x.sharing) if d == x.dim else d for d in nodes.merged(*sides))
 
 
-def _halves(k: ScheduledKernel, x: Paired, axes: Axes) -> tuple[Expr, Expr]:
-    """The operand for even and for odd positions along its axis."""
+def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
+    """The operand for each of the numbers that share 16 bits along its axis."""
     block = nodes.Value(x.sum.byte, axes)
     dtype, less = k.graph.dtype, narrow.subtracted(k, x.sum)
+    shift, mask, sign = x.sum.bits
 
-    def one(second: bool) -> Expr:
+    def one(place: int) -> Expr:
         if x.sum.bits == narrow.WHOLE and dtype == "bfloat16":
-            return nodes.MatrixType(nodes.PairBytes(block, second))
-        own = nodes.EverySecond(less, second) if x.dim in less.axes else less
-        found = nodes.PairBits(block, second, *x.sum.bits, nodes.Spread(own, axes) if own.axes else own, dtype)
+            return nodes.MatrixType(nodes.PairBytes(block, place == 1))
+        own = less
+        for n in range(x.sharing.bit_length() - 1 if x.dim in less.axes else 0):
+            own = nodes.EverySecond(own, place >> n & 1 == 1)
+        whole = nodes.Spread(own, axes) if own.axes else own
+        at = shift + place * narrow.HALF // x.sharing
+        found = nodes.PairBits(block, at >= narrow.BYTE, at % narrow.BYTE, mask, sign, whole, dtype)
         return nodes.MatrixType(found) if dtype == "bfloat16" else found
 
-    return one(False), one(True)
+    return [one(place) for place in range(x.sharing)]
 
 
 def _operands(k: ScheduledKernel) -> Iterator[tuple[Eqn, Paired]]:
@@ -156,11 +169,22 @@ def _operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
         return None
     for left in (True, False):
         value = m.left if left else m.right
-        found = narrow.sum_of(k, value) or (_whole_byte(k, value) if dtype == "bfloat16" else None)
-        dim = None if found is None else _own_axis(k, m, found, left)
-        if found is not None and dim is not None and _side_by_side(k, k.loads[found.byte], dim):
-            return Paired(left, found, dim)
+        for found, count in _sums(k, value):
+            dim = _own_axis(k, m, found, left, count)
+            if dim is not None and _side_by_side(k, k.loads[found.byte], dim):
+                return Paired(left, found, dim, count)
     return None
+
+
+def _sums(k: ScheduledKernel, value: str) -> Iterator[tuple[narrow.Sum, int]]:
+    """A value as sums with parts of bytes, two of which are 16 bits, or of words, with the positions to 16 bits."""
+    found = narrow.sum_of(k, value) or (_whole_byte(k, value) if k.graph.dtype == "bfloat16" else None)
+    if found is not None and k.type_of(found.byte) == "int8":
+        yield found, 2
+    along = narrow.sum_along_words(k, value)
+    shared = None if along is None else narrow.words_along(k.loads[along.byte])
+    if along is not None and shared is not None and shared[1] > 2:
+        yield along, shared[1] // 2
 
 
 def _whole_byte(k: ScheduledKernel, value: str) -> narrow.Sum | None:
@@ -171,26 +195,35 @@ def _whole_byte(k: ScheduledKernel, value: str) -> narrow.Sum | None:
     return narrow.Sum(value, narrow.WHOLE, 0, ()) if load else None
 
 
-def _own_axis(k: ScheduledKernel, m: Matrices, x: narrow.Sum, left: bool) -> str | None:
-    """The one axis that an operand has beside the summed one, if it is large enough for two products along it. The
+def _own_axis(k: ScheduledKernel, m: Matrices, x: narrow.Sum, left: bool, count: int) -> str | None:
+    """The one axis that an operand has beside the summed one, if it is large enough for so many products along it. The
     right operand of a warpgroup comes from shared memory."""
     own = m.rows if left else m.columns
     others = {d for v, _ in x.others for d in k.axes_of(v)}
-    fits = len(own) == 1 and k.elements(own) >= 2 * MIN_DOT and others <= {*own}
+    fits = len(own) == 1 and k.elements(own) >= count * MIN_DOT and others <= {*own}
     return own[0] if fits and own[0] not in k.padded and (left or not of_warpgroups(k, m)) else None
 
 
+def whole_access(x: Load, dim: str) -> Access:
+    """Where a load reads, as if each position along an axis had an element of its own."""
+    whole = index({dim: 1})
+    return tuple(whole if narrow.words_along(x) is not None and dim in i.dims else i for i in x.access)
+
+
 def _side_by_side(k: ScheduledKernel, x: Load, dim: str) -> bool:
-    """Whether the positions of a load along an axis are neighbours in memory, two by two, in all of its tensor."""
-    t = k.tensors[x.buffer]
-    if x.buffer in k.live or k.repeats(x) or {*t.dims, *x.dims} & k.dynamic:
+    """Whether the positions of a load along an axis are neighbours in memory, in all of its tensor, where elements of
+    16 bits hold two bytes or parts of a word."""
+    t, words = k.tensors[x.buffer], narrow.words_along(x) is not None
+    if x.buffer in k.live or (k.repeats(x) and not words) or {*t.dims, *x.dims} & k.dynamic:
         return False
     if any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(t.dims, x.access, strict=True)):
         return False
-    if not all(i.affine or dim not in i.dims for i in x.access):
+    access = whole_access(x, dim)
+    if not all(i.affine or (dim not in i.dims and not words) for i in access):
         return False
-    steps, start = strides(x.access, t.steps(k.sizes))
-    return steps.get(dim) == 1 and start % 2 == 0 and all(n % 2 == 0 for a, n in steps.items() if a != dim)
+    steps, start = strides(access, t.steps(k.sizes))
+    even = words or (start % 2 == 0 and all(n % 2 == 0 for a, n in steps.items() if a != dim))
+    return steps.get(dim) == 1 and even
 
 
 def _alone(k: ScheduledKernel, byte: str) -> bool:

@@ -402,7 +402,7 @@ class _Checker:
         told = [(p.axis, p.dim) for p in merged]
         whole = [(axis, d) for axis in x.axes for d in apart((axis,)) if apart((axis,)) != (axis,)]
         _must(sorted(told) == sorted(whole), f"{x.buffer} is addressed along {told} of merged axes")
-        numbered = [n for place, n in x.terms if isinstance(place, nodes.PairNumbers)]
+        numbered = [n for place, n in x.terms if isinstance(place, nodes.SharedNumbers)]
         _must(numbered == [1] * x.pairs, f"{x.buffer} is read in pairs that are no neighbours")
         self.places(x.terms)
 
@@ -429,8 +429,10 @@ class _Checker:
                 self.at(nodes.Lanes(d, True))
                 _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
                 _must(count > 1, f"{count} blocks in turns")
-            case nodes.PairNumbers(d, start):
-                _must(d not in self.padded and self.dims[d].block % 2 == 0, f"{d} may end with the first of two")
+            case nodes.SharedNumbers(d, start, count):
+                _must(
+                    d not in self.padded and self.dims[d].block % count == 0, f"{d} may end with the first of {count}"
+                )
                 self.start(start)
             case nodes.MergedLanes(d, axis, start):
                 _must(d in apart((axis,)) and self.dims[d].block > 1, f"{d} is no axis of {axis}")
@@ -515,10 +517,8 @@ class _Checker:
 
     def extent(self, axis: str) -> int:
         """Elements of a block along an axis."""
-        whole = {nodes.half(d): d for d in self.dims}
-        if axis in whole:
-            return self.dims[whole[axis]].block // 2
-        return prod(self.dims[d].block for d in apart((axis,)))
+        whole, count = nodes.shares(axis)
+        return prod(self.dims[d].block for d in apart((whole,))) // count
 
     def is_neutral(self, x: Expr, d: str, op: str) -> bool:
         """Whether past the end of a dimension a block is what a sum, maximum or minimum leaves as it is."""

@@ -544,6 +544,15 @@ def split_in_four(x):
     return first, second, third, fourth
 """.strip()
 """What modules start with that load four values whose elements lie in turns."""
+EIGHTHS = """
+@triton.jit
+def split_in_eight(x):
+    even, odd = tl.split(x)
+    first, third, fifth, seventh = split_in_four(even)
+    second, fourth, sixth, eighth = split_in_four(odd)
+    return first, second, third, fourth, fifth, sixth, seventh, eighth
+""".strip()
+"""What is behind that where they load eight."""
 OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
 """What modules start with that call one of these functions, by its name."""
 HELPERS = {
@@ -556,6 +565,7 @@ HELPERS = {
     "pair_bytes",
     "every_second",
     "split_in_four",
+    "split_in_eight",
     "even",
     "ended",
     "dot_float8",

@@ -57,16 +57,20 @@ def load(
 
 
 def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:
-    """A load of two bytes at a time: half as many elements, half as far apart."""
-    dim, axes = k.paired[x.out], bytepairs.block_axes(k, x)
-    where = pointers(k, x.buffer, x.access, axes, {dim: nodes.PairNumbers(dim, at[dim])})
-    terms = tuple((p, 1 if isinstance(p, nodes.PairNumbers) else _half(n)) for p, n in where.terms)
-    return plan.Load(x.out, replace(where, terms=terms, start=where.start // 2, pairs=True), (), once, axes=axes)
+    """A load of 16 bits at a time: bytes are half as far apart, words twice."""
+    (dim, count), axes = k.paired[x.out], bytepairs.block_axes(k, x)
+    numbers = nodes.SharedNumbers(dim, at[dim], count)
+    where = pointers(k, x.buffer, bytepairs.whole_access(x, dim), axes, {dim: numbers})
+    size = DTYPE_BYTES[k.tensors[x.buffer].dtype]
+    terms = tuple((p, 1 if p == numbers else _of_16_bits(n, size)) for p, n in where.terms)
+    start = _of_16_bits(where.start, size)
+    return plan.Load(x.out, replace(where, terms=terms, start=start, pairs=True), (), once, axes=axes)
 
 
-def _half(n: nodes.Stride) -> int:
+def _of_16_bits(n: nodes.Stride, size: int) -> int:
+    """So many elements of a size in bytes, counted in 16 bits."""
     assert isinstance(n, int), "no size is an argument"
-    return n // 2
+    return n * size // 2
 
 
 def look_up(k: ScheduledKernel, a: Lookup) -> plan.Load:

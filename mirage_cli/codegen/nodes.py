@@ -32,8 +32,19 @@ def merged_as(axes: Axes, block: Axes) -> Axes:
 
 
 def half(dim: str) -> str:
-    """The axis of a block that has an element for two neighbours along a dimension."""
+    """The axis of a block that has an element for two neighbours along a dimension, or along such an axis."""
     return f"{dim}/2"
+
+
+def shared(dim: str, count: int) -> str:
+    """The axis of a block that has an element for so many neighbours, a power of two."""
+    return dim if count == 1 else half(shared(dim, count // 2))
+
+
+def shares(axis: str) -> tuple[str, int]:
+    """The dimension of such an axis, and how many neighbours have an element: of any other, one."""
+    dim, *halves = axis.split("/")
+    return dim, 1 << len(halves)
 
 
 RAISED = {dtype: most // 2 for dtype, most in EXACT.items()}
@@ -307,11 +318,12 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class PairNumbers:
-    """Half the positions of the current block along a dimension: the number of each two neighbours."""
+class SharedNumbers:
+    """The number of each so many neighbours along a dimension, of those of the current block."""
 
     dim: str
     start: Start
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +336,7 @@ class MergedLanes:
     wide: bool
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | PairNumbers | MergedLanes
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Turns | SharedNumbers | MergedLanes
 
 
 def lanes_of(x: Place) -> Axes:
@@ -336,8 +348,8 @@ def lanes_of(x: Place) -> Axes:
             return x.axes
         case Turns():
             return (x.dim,)
-        case PairNumbers():
-            return (half(x.dim),)
+        case SharedNumbers():
+            return (shared(x.dim, x.count),)
         case MergedLanes():
             return (x.axis,)
         case _:
@@ -346,8 +358,8 @@ def lanes_of(x: Place) -> Axes:
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to two
-    bytes each."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to 16
+    bits each."""
 
     buffer: str
     axes: Axes
@@ -505,9 +517,21 @@ class ByteBits:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfWord:
+    """The last or, first, the first 16 bits of integers of 32."""
+
+    x: Expr
+    first: bool
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
 class PairBits:
-    """RAISED + ((byte >> shift) & mask ^ sign) - less in a type of 16 bits, of the first or the second byte of each
-    two."""
+    """RAISED + ((x >> shift) & mask ^ sign) - less in a type of 16 bits, of 16 bits x; of the first or the second byte
+    of each two, of which x is the first byte or the second."""
 
     x: Expr
     second: bool
@@ -782,6 +806,7 @@ Expr: TypeAlias = (
     Leaf
     | Cast
     | ByteBits
+    | HalfWord
     | PairBits
     | PairBytes
     | EverySecond

@@ -11,6 +11,7 @@ from mirage_cli.codegen.helpers import (
     BOUND,
     BYTES,
     DESCRIPTORS,
+    EIGHTHS,
     ENDED,
     EXPONENTIALS,
     EXTREMA,
@@ -122,8 +123,10 @@ class Parts:
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k or "dot_in_" in k for k in kernels)
         helpers += [BYTES] * any("byte_bits(" in k for k in kernels)
-        helpers += [FOURTHS] * any("split_in_four(" in k for k in kernels)
-        helpers += [PAIRS] * any(k.paired for k in self.kernels.values())
+        eighths = any("split_in_eight(" in k for k in kernels)
+        helpers += [FOURTHS] * (eighths or any("split_in_four(" in k for k in kernels)) + [EIGHTHS] * eighths
+        pairs = any(k.paired for k in self.kernels.values())
+        helpers += [PAIRS] * (pairs or any("pair_bits(" in k for k in kernels))
         helpers += [ENDED] * any("ended(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
         helpers += [IN_PARTS] * any("dot_in_" in k for k in kernels)

@@ -243,6 +243,10 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
     yield f"{outs} = {text}{whole}{_note(s.axes)}"
 
 
+SPLIT = {1: "tl.split", 2: "split_in_four", 3: "split_in_eight"}
+"""What takes blocks apart, by how many axes of two elements say whose an element is."""
+
+
 def _apart(text: str, s: p.Load) -> str:
     """A block of elements that lie in turns along one of its axes as several blocks."""
     x, axes = nodes.turns_of(s.access), s.axes
@@ -253,7 +257,7 @@ def _apart(text: str, s: p.Load) -> str:
     order = (*(i for i in range(len(axes) + twos) if i not in behind), *behind)
     text = f"tl.reshape({text}, [{shape}])"
     text = text if order == (*range(len(order)),) else f"tl.permute({text}, {order})"
-    return f"{'tl.split' if twos == 1 else 'split_in_four'}({text})"
+    return f"{SPLIT[twos]}({text})"
 
 
 def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
@@ -559,9 +563,10 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             first = f"({first})" if " + " in first or wide else first
             first = f"{first}{'.to(tl.int64)' * wide} * {count} + " if not isinstance(start, nodes.AtZero) else ""
             return _spread(f"({first}{lanes}{'.to(tl.int64)' * (wide and not first)})", (d,), want)
-        case nodes.PairNumbers(d, start):
-            first = f"t_{d} * (BLOCK_{d} // 2)" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // 2"
-            return _spread(f"({first} + tl.arange(0, BLOCK_{d} // 2))", (nodes.half(d),), want)
+        case nodes.SharedNumbers(d, start, count):
+            own = f"BLOCK_{d} // {count}"
+            first = f"t_{d} * ({own})" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // {count}"
+            return _spread(f"({first} + tl.arange(0, {own}))", (nodes.shared(d, count),), want)
         case nodes.MergedLanes(d, axis, start, wide):
             text = _merged_lanes(d, nodes.apart((axis,)))
             text = text if isinstance(start, nodes.AtZero) else f"{_start(start, names)} + {text}"
@@ -730,6 +735,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
     nodes.ByteBits: _byte_bits,
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
+    nodes.HalfWord: lambda x, names: f"({_expr(x.x, names)}{' >> 16' * x.first}).to(tl.int16)",
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,
@@ -779,7 +785,8 @@ def _shape(axes: Axes) -> str:
 
 def _extent(axis: str) -> str:
     """Elements along an axis of a block."""
-    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((axis,)))
+    whole, count = nodes.shares(axis)
+    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((whole,))) + f" // {count}" * (count > 1)
 
 
 def _spread(text: str, have: Axes, want: Axes) -> str:

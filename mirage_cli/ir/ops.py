@@ -32,6 +32,9 @@ quotient; of x·x; of 1/x; of x ** c; of a product over all elements; of x times
 Zero = Literal["either", "all", "first", "never"]
 """When a result is 0: where one argument is, where all are, where the first is and no other, or nobody knows."""
 
+Bits = tuple[int, int, int]
+"""Some bits of an integer x as a number: ((x >> shift) & mask ^ sign) - sign; shift, mask and sign."""
+
 INF = math.inf
 MAX_BITS = 4096
 """Of an exact number's numerator or denominator; larger ones become float64."""
@@ -79,8 +82,8 @@ class Op:
     simpler: an operator of which more is known, and a number, which make the same of an integer and this one.
     whole: between which numbers the result lies, a whole one, where the arguments that are no masks are whole numbers
         between these.
-    bits: what the result is of a byte's bits, where the number is 2 to the power of this: ((x >> shift) & mask ^ sign)
-        - sign; shift, mask and sign.
+    bits: which bits of an integer the result is, where the second argument is 2 to the power of a number, and the
+        first is these bits.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
     by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
     order: the order that a comparison asks for. of_masks: the operators that make of two masks, one after the other,
@@ -130,7 +133,7 @@ class Op:
     by_power: Callable[[Callable[..., Any], Any, Any], Any] | None = None
     simpler: Callable[[Fraction], tuple[str, Fraction] | None] | None = None
     whole: Callable[..., tuple[int, int] | None] | None = None
-    bits: Callable[[int], tuple[int, int, int]] | None = None
+    bits: Callable[[int, Bits], Bits | None] | None = None
     nearly: str | None = None
     by_few: str = ""
     order: Order | None = None
@@ -213,6 +216,19 @@ def _shifted(by: Callable[[int, int], int], x: tuple[int, int], y: tuple[int, in
 def _joined(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int] | None:
     """Between which numbers integers lie that are made of the bits of two without a sign."""
     return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x[0] >= 0 <= y[0] else None
+
+
+def _last_bits(n: int, x: Bits) -> Bits | None:
+    """The last n bits of these bits, without a sign. Beyond all of them are those of the sign, where there is one."""
+    shift, mask, sign = x
+    last = (1 << n) - 1
+    return (shift, mask & last, 0) if last <= mask or not sign else None
+
+
+def _first_bits(n: int, x: Bits) -> Bits | None:
+    """These bits without the last n, if that leaves any."""
+    shift, mask, sign = x
+    return (shift + n, mask >> n, sign >> n) if n < mask.bit_length() else None
 
 
 def _of_bits(of: Callable[[int, int], int], x: Fraction, y: Fraction) -> Fraction | None:
@@ -580,7 +596,7 @@ _ROWS = [
        exact=operator.mod, helper=REMAINDER, of_integers="whole_remainder({0}, {1})",
        by_power=lambda emit, x, y: emit("bit_and", x, emit("sub", emit("shift_left", Fraction(1), y), Fraction(1))),
        of_powers="({0} & {2})", whole=lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
-       bits=lambda n: (0, (1 << n) - 1, 0)),
+       bits=_last_bits),
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", np.floor_divide,
        *_fn("floor_divide", Fraction(0)), "floor_divide({0}, {1})", "({0} // {1})", "same", flops=50.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
@@ -589,7 +605,7 @@ _ROWS = [
        of_integers="whole_quotient({0}, {1})", of_powers="({0} >> {3})",
        by_power=lambda emit, x, y: emit("shift_right", x, y),
        whole=lambda x, y: (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else None,
-       bits=lambda n: (n, 255 >> n, 128 >> n)),
+       bits=_first_bits),
     # -- bits of integers
     Op("shift_right", "elementwise", 2, "x without its last y bits, those beyond 31 like bit 31",
        lambda x, y: np.right_shift(_word(x), np.where((y < 0) | (y > 31), 31, _word(y))),

@@ -15,10 +15,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, combined, dims_of, index, quotient, remainder, steady
+from mirage_cli.ir.access import Index, dims_of, index, steady
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
+from mirage_cli.ir.positions import of_positions
 from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule
@@ -153,17 +154,18 @@ class _Phase:
 
     def equation(self, e: Eqn, args: tuple[Arg, ...]) -> Eqn:
         """The equation in this phase. Raises _UnknownError where a number is in the place of a value."""
-        row = OPS[e.op]
+        op, args = _simpler(e.op, args)
+        row = OPS[op]
         new = {i for i, (a, b) in enumerate(zip(e.args, args, strict=True)) if isinstance(a, str) > isinstance(b, str)}
         if new and (row.kind != "elementwise" or new & {*row.masks}):
             raise _UnknownError
         axes = (str(self.at[e.out]),) if e.op == "index" else e.axes
         summed = self.shared.dim in e.axes  # into one accumulator
-        name = e.out if summed else self.shared.name((e.op, args, axes, e.dims), e.out, self.phase)
+        name = e.out if summed else self.shared.name((op, args, axes, e.dims), e.out, self.phase)
         self.known[e.out], self.dims[name] = name, e.dims
         if e.out in self.at:
             self.at[name] = self.at[e.out]
-        return Eqn(name, e.op, args, axes, e.dims, e.type)
+        return Eqn(name, op, args, axes, e.dims, e.type)
 
     def folded(self, e: Eqn, args: tuple[Arg, ...]) -> Arg | None:
         """What an equation comes to in this phase where that is a number, or one of its arguments."""
@@ -190,21 +192,19 @@ class _Phase:
         x, y = (self.index_of(a) for a in args)
         if x is None or y is None:
             return None
-        divides = not y.terms and y.offset > 0
-        match e.op:
-            case "add" | "sub":
-                return combined(0, ((x, 1), (y, 1 if e.op == "add" else -1)))
-            case "remainder" if divides:
-                return remainder(x, y.offset)
-            case "floor_divide" if divides:
-                return quotient(x, y.offset)
-            case _:
-                return None
+        return of_positions(e.op, x, y)
 
     def index_of(self, a: Arg) -> Index | None:
         if isinstance(a, str):
             return self.at.get(a)
         return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+
+
+def _simpler(op: str, args: tuple[Arg, ...]) -> tuple[str, tuple[Arg, ...]]:
+    """An operator of which more is known, where a phase has a number for the second argument."""
+    simpler = OPS[op].simpler
+    found = simpler(args[1]) if simpler is not None and isinstance(args[1], Fraction) else None
+    return (op, args) if found is None else (found[0], (args[0], found[1]))
 
 
 def _number(x: float) -> Arg:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mirage_cli.ir.access import Access, Atom, dims_of_atom
 from mirage_cli.ir.program import Tensor
 
-LOADED = (4, 2)
+LOADED = (8, 4, 2)
 """How many loads may lie in turns: blocks are powers of two, and are taken apart."""
 STORED = (*range(16, 1, -1),)
 """How many stores may: of three and their likes, a block has more room, which nothing is stored of."""

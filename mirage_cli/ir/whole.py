@@ -12,17 +12,19 @@ from mirage_cli.ir.program import INTEGERS, WORD, Arg, Eqn, Tensor, below, numbe
 Bounds = tuple[int, int]
 """The least and the largest."""
 BYTE: Bounds = (-128, 127)
+LOADED = {"int8": BYTE, "int32": WORD}
+"""What is loaded of integers whose parts are small numbers."""
 EXACT = {"float16": 2048, "bfloat16": 256}
 """Up to here these types have all whole numbers."""
 
 
 def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
-    """Of the values of a kernel that are bytes, or by their equations whole numbers where those are."""
-    found: dict[str, Bounds] = {}
+    """Of the values of a kernel that are bytes or words, or by their equations whole numbers where those are."""
+    found: dict[str, Bounds] = {e.out: WORD for e in kernel.body if e.type == "int"}
     for x in kernel.loads:
         t = tensors.get(x.buffer)
-        if t is not None and t.dtype == "int8":
-            found[x.out] = (0, t.below - 1) if isinstance(t.below, int) else BYTE
+        if t is not None and t.dtype in LOADED:
+            found[x.out] = (0, t.below - 1) if isinstance(t.below, int) else LOADED[t.dtype]
     return bounds_of(kernel.body, found)
 
 

@@ -231,7 +231,7 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     awake²) · uneven + sums across warps
 
     copies = max(1, n · warps / rows), of a product's operand that is computed: warps that share rows of it, of which
-    pairs of bytes have half as many; else `occupancy.copies`. n = MIN_DOT, or MIN_COLUMNS of so many columns.
+    numbers that share 16 bits have one; else `occupancy.copies`. n = MIN_DOT, or MIN_COLUMNS of so many columns.
     """
     c = x.target.costs
     each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
@@ -292,15 +292,17 @@ def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
 def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
     each = x.zero + e.operations + x.target.costs.conversion * e.reads
     if e.made is not None:
-        within = reduce(np.logical_and, (n % x.batch.block[d] == 0 for d, n in e.made.within), x.zero == 0)
+        behind = (n % x.batch.block[d] == 0 for d, n in e.made.within)
+        in_phases = (x.batch.block[d] >= n for d, n in e.made.least)
+        within = reduce(np.logical_and, (*behind, *in_phases), x.zero == 0)
         c = x.target.costs
         by_bits = c.whole_byte if e.made.whole else c.part_of_byte
-        each = np.where(within, by_bits, np.maximum(each, by_bits) + c.single_byte * e.paired)
+        each = np.where(within, by_bits, np.maximum(each, by_bits) + c.single_byte * (e.sharing > 1))
     computed = s.runs * (x.elements[e.axes] * each)
     computed = computed * x.term("slices", x.zero + copies(x, e.axes, e.beside), 1.0)
     if e.rows:
         rows = x.elements[e.rows]
-        rows = np.where(rows >= 2 * MIN_DOT, rows / (2.0 if e.paired else 1.0), rows)
+        rows = np.where(rows >= e.sharing * MIN_DOT, rows / e.sharing, rows)
         least = np.where(rows == MIN_COLUMNS, MIN_COLUMNS, MIN_DOT)
         computed = computed * x.term("copies", np.maximum(1.0, least * x.batch.warps / rows), 1.0)
     return computed

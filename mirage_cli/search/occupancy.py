@@ -233,7 +233,7 @@ def segment(x: Launch, w: Work) -> Segment:
         trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
     moved = [
-        (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.element_bytes) if b.axes else 1.0)
+        (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.apart_bytes) if b.axes else 1.0)
         for b in w.blocks
     ]
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
@@ -302,8 +302,11 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
 
 def _shared_bytes(x: Launch, s: Segment) -> Array:
-    """Of shared memory for a segment's operands, where the matrix units multiply them."""
-    return np.where(s.multiplies, s.loaded * s.depth + _operand_bytes(x, s), 0.0)
+    """Of shared memory for a segment's operands, where the matrix units multiply them: a buffer for each iteration in
+    flight, and one that warpgroups read from while they multiply (Triton 3.6)."""
+    reads = (p.grouped for p in s.products if not all(p.product.computed))
+    buffers = np.where(reduce(np.logical_or, reads, x.zero > 0), s.depth, np.maximum(1.0, s.depth - 1.0))
+    return np.where(s.multiplies, s.loaded * buffers + _operand_bytes(x, s), 0.0)
 
 
 def _least_of_vectors(x: Launch, segments: Sequence[Segment], accumulated: Array) -> Array:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from mirage_cli.ir.access import steady
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.schedule import multiplied_as
+from mirage_cli.ir.schedule import MIN_DOT, multiplied_as
 from mirage_cli.search.traffic import Lines
 
 
@@ -63,17 +64,21 @@ class Unscaled(NamedTuple):
 
 
 class FromBits(NamedTuple):
-    """An operand that is made of bits of bytes by logic. within: numbers that blocks of these axes have to divide, for
-    its factors to stand behind the sum of a block (as `Product.small_within`). eqns: all that makes the operand of
-    the bytes. whole: whether it is whole bytes, not parts of them."""
+    """An operand that is made of bits of bytes or words by logic. within: numbers that blocks of these axes have to
+    divide, for its factors to stand behind the sum of a block (as `Product.small_within`). least: elements that a block
+    has at least, for each phase of a loop to have a block (`ir/phases.py`), or each number that shares 16 bits. eqns:
+    all that makes the operand of the bytes. whole: whether it is whole bytes, not parts of them."""
 
     within: tuple[tuple[str, int], ...]
+    least: tuple[tuple[str, int], ...]
     eqns: frozenset[str]
     whole: bool
 
 
-def from_bits(kernel: Kernel, product: Eqn, operand: str, halves: Collection[str]) -> FromBits | None:
-    """None where it is something else. halves: values that are computed in 16 bits."""
+def from_bits(
+    kernel: Kernel, product: Eqn, operand: str, halves: Collection[str], words: Collection[str]
+) -> FromBits | None:
+    """None where it is something else. halves: values that are computed in 16 bits. words: loads of them."""
     loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
     within: dict[str, int] = {}
     found: set[str] = set()
@@ -89,7 +94,13 @@ def from_bits(kernel: Kernel, product: Eqn, operand: str, halves: Collection[str
     made = _bits(v, {*kernel.value_dims[operand]}, kernel.value_dims, eqns, halves)
     if made is None or not found | made or 1 in within.values():
         return None
-    return FromBits((*within.items(),), frozenset(found | made), not any(OPS[eqns[e].op].bits for e in made))
+    parts = {str(eqns[x[-1]].args[0]) for e in made if (x := _parts(e, eqns))}
+    own = [x for x in map(loads.__getitem__, parts) if all(n <= PHASES for _, n in _steady(x, product.axes))]
+    shared = {(x.out, d): n for x in own for d, n in _steady(x, x.dims) if n > 1}
+    if any(d not in product.axes and x not in words for x, d in shared):
+        return None
+    least = tuple((d, (n if d in product.axes else n // 2) * MIN_DOT) for (_, d), n in shared.items())
+    return FromBits((*within.items(),), least, frozenset(found | made), not own)
 
 
 def _steady(x: Load, axes: Collection[str]) -> Iterator[tuple[str, int]]:
@@ -98,16 +109,20 @@ def _steady(x: Load, axes: Collection[str]) -> Iterator[tuple[str, int]]:
 
 
 def _bits(
-    v: str, space: set[str], dims: Mapping[str, tuple[str, ...]], eqns: Mapping[str, Eqn], halves: Collection[str]
+    v: str,
+    space: set[str],
+    dims: Mapping[str, tuple[str, ...]],
+    eqns: Mapping[str, Eqn],
+    halves: Collection[str],
 ) -> set[str] | None:
-    """The equations with these axes that make a value, where that is a sum with bits of a byte: which of several may
-    depend on the position, as loops in phases know that."""
+    """The equations with these axes that make a value, where that is a sum with bits of a byte or a word: which of
+    several may depend on the position, as loops in phases know that."""
     if {*dims[v]} != space or v not in eqns:
         return set() if v in halves else None
     e = eqns[v]
     row = OPS[e.op]
-    if v in halves and row.bits and e.args[0] not in eqns:
-        return {v}
+    if v in halves and row.bits and (parts := _parts(v, eqns)):
+        return {*parts}
     if v not in halves or not (row.linear or row.masks):
         return None
     found = {v}
@@ -118,6 +133,21 @@ def _bits(
                 return None
             found |= made
     return found
+
+
+def _parts(v: str, eqns: Mapping[str, Eqn]) -> list[str]:
+    """The equations that make a value of bits of what is loaded, shifts by positions among them, the last first; none
+    where it is something else."""
+    found: list[str] = []
+    while v in eqns and isinstance(eqns[v].args[0], str) and _takes_part(eqns[v]):
+        found.append(v)
+        v = str(eqns[v].args[0])
+    return [] if v in eqns else found
+
+
+def _takes_part(e: Eqn) -> bool:
+    """Whether it takes some bits of an integer, or may, once its second argument is a number."""
+    return OPS[e.op].bits is not None or OPS[e.op].simpler is not None
 
 
 def unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:

@@ -90,11 +90,20 @@ def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
     return element_bytes[x.buffer] / _in_a_row(x.access)
 
 
+def apart_bytes(x: Load, axis: str, element_bytes: Mapping[str, int]) -> float:
+    """From one position along an axis to the next, where elements lie without gaps: several may read one."""
+    return element_bytes[x.buffer] / alike_along(x.access, axis)
+
+
 @lru_cache(maxsize=4096)
 def _in_a_row(access: Access) -> int:
     """Positions that read one element."""
-    in_a_row = (math.gcd(*(steady(a, d) for i in access for a, _ in i.terms)) for d in dims_of(access))
-    return math.prod(max(n, 1) for n in in_a_row)
+    return math.prod(alike_along(access, d) for d in dims_of(access))
+
+
+def alike_along(access: Access, d: str) -> int:
+    """Positions along one axis that read one element."""
+    return max(1, math.gcd(*(steady(a, d) for i in access for a, _ in i.terms)))
 
 
 def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:

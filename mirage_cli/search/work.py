@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -12,12 +12,13 @@ from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
+from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.placement import Loop, Placement, Straight, early_loads, place
-from mirage_cli.ir.program import FLOAT8, HALVES, Eqn, Tensor, cast_of
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast_of
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
-from mirage_cli.ir.whole import EXACT, bounds
+from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
     Held,
@@ -32,7 +33,16 @@ from mirage_cli.search.live import (
     spaces_of_sums,
 )
 from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
-from mirage_cli.search.traffic import BufferPart, Lines, bytes_of, lines_of, part_of, side_by_side
+from mirage_cli.search.traffic import (
+    BufferPart,
+    Lines,
+    alike_along,
+    apart_bytes,
+    bytes_of,
+    lines_of,
+    part_of,
+    side_by_side,
+)
 
 Axes = tuple[str, ...]
 NO_VALUES = frozenset[str]()
@@ -53,18 +63,20 @@ class Loaded(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The block of loads that are alike. beside: the axes along which elements lie side by side. alike: how many."""
+    """The block of loads that are alike. beside: the axes along which elements lie side by side. apart_bytes: between
+    neighbours along the last of these. alike: how many."""
 
     axes: Axes
     element_bytes: float
     beside: Axes
+    apart_bytes: float
     lines: Lines | None
     alike: int
 
 
 class Elementwise(NamedTuple):
     """Equations over the same axes. operations: for an element. reads: elements that are read for an operand of a
-    product, whose own axes the rows are. beside: `live.axes_beside`. paired: whether two rows share an element of that
+    product, whose own axes the rows are. beside: `live.axes_beside`. sharing: how many rows share an element of that
     operand. made: what it makes, where that is an operand that is made of bits by logic."""
 
     axes: Axes
@@ -72,7 +84,7 @@ class Elementwise(NamedTuple):
     reads: int
     rows: Axes
     beside: Axes
-    paired: bool = False
+    sharing: int = 1
     made: FromBits | None = None
 
 
@@ -225,11 +237,6 @@ class Model:
         return dict(self.element_bytes)
 
     @property
-    def paired(self) -> bool:
-        """Whether any product has an operand made of pairs of bytes."""
-        return any(any(p.paired) for w in self.segments for p, _ in w.dots)
-
-    @property
     def single(self) -> bool:
         """Whether any product is of float32."""
         return any(p.single for w in self.segments for p, _ in w.dots)
@@ -291,19 +298,25 @@ def model(
         _shared(placed, dims),
         len(beside(placed, placed.with_role("grid"))) > 1,
         frozenset(halves),
-        frozenset(d for e in products if halves and halves & _made_of(placed, e) for d in (*e.dims, *e.axes)),
+        frozenset(d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)),
     )
 
 
 def _in_halves(kernel: Kernel, inputs: Iterable[Tensor]) -> set[str]:
     """Values that are whole numbers computed in the program's type of 16 bits, as far as that holds them: of bfloat16
-    half of the range that it has exactly, as they are made of bits."""
+    half of the range that it has exactly, where they are made of bits, and all of it where they are bytes or sums."""
     given = {t.name: t for t in inputs}
     types = {t.dtype for t in given.values()}
+    if not types & HALVES:
+        return set()
+    found = bounds(kernel, given)
     if "float16" in types:
-        return {*bounds(kernel, given)}
-    most = EXACT["bfloat16"] // 2 if "bfloat16" in types else 0
-    return {v for v, (low, high) in bounds(kernel, given).items() if high - low < most} if most else set()
+        return {v for v, b in found.items() if max(map(abs, b)) <= EXACT["float16"]}
+    most = EXACT["bfloat16"]
+    exact = {v for v, b in found.items() if max(map(abs, b)) <= most}
+    sums = {e.out for e in kernel.body if OPS[e.op].linear and exact.issuperset(e.args)}
+    wide = sums | {x.out for x in kernel.loads}
+    return {v for v in exact if v in wide or found[v][1] - found[v][0] < most // 2}
 
 
 def _multiplied(e: Eqn, dims: Mapping[str, Axes]) -> ProductAxes:
@@ -364,12 +377,35 @@ class _Known:
         for e in products:
             for v in {*e.values}:
                 factors = self.eqns[v].values if v in self.eqns and OPS[self.eqns[v].op].growth == "product" else ()
-                made_of = _made_of(self.kernel, replace(e, args=(v,)))
-                own = [self.loads[u] for u in made_of if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
-                runs = {d for x in own for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
+                runs = {d for x in self.made_of(v) for d in side_by_side(x, self.tensors.get(x.buffer))[-1:]}
                 if any(map(self.whole, (v, *factors))) and runs and not runs & {*e.axes}:
                     found.add(v)
         return found
+
+    @property
+    def words(self) -> set[str]:
+        """The loads of words."""
+        tensors = ((x.out, self.tensors.get(x.buffer)) for x in self.loads.values())
+        return {out for out, t in tensors if t is not None and t.dtype == "int32"}
+
+    def sharing(self, v: str) -> int:
+        """How many neighbours along its own axis share 16 bits that are loaded at once for an operand: two bytes, or
+        parts of a word."""
+        found = 1
+        for x in self.made_of(v):
+            if any(alike_along(x.access, d) > PHASES for d in x.dims):
+                continue  # the same along all that a block sums
+            t = self.tensors.get(x.buffer)
+            size = DTYPE_BYTES[t.dtype] if t is not None and t.dtype in LOADED else 2
+            run = side_by_side(x, t)[-1:]
+            apart = apart_bytes(x, run[0], {x.buffer: size}) if run else 2.0
+            found = max(found, int(2 / apart))
+        return found
+
+    def made_of(self, v: str) -> list[Load]:
+        """The loads with all axes of an operand that it is made of."""
+        some = _made_of(self.kernel, (v,))
+        return [self.loads[u] for u in some if u in self.loads and {*self.loads[u].dims} == {*self.dims[v]}]
 
     def whole(self, v: str) -> bool:
         """Whether a value is whole numbers that float16 holds, or bytes as they are."""
@@ -391,7 +427,8 @@ class _Known:
         """The blocks of these loads, each alone."""
         for x in loads:
             run = side_by_side(x, self.tensors.get(x.buffer))
-            yield Block(x.dims, bytes_of(x, self.element_bytes), run, self.lines[x.out], 1)
+            apart = apart_bytes(x, run[-1], self.element_bytes) if run else 0.0
+            yield Block(x.dims, bytes_of(x, self.element_bytes), run, apart, self.lines[x.out], 1)
 
 
 def _segment(
@@ -424,11 +461,11 @@ def _segment(
 
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
-    operands_of_bits = (from_bits(k.kernel, e, v, k.halves) for e in products if k.halves for v in {*e.values})
+    operands_of_bits = (from_bits(k.kernel, e, v, k.halves, k.words) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
     elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
-    in_pairs = {frozenset(dims[v]) for v in paired}
-    elementwise = (x._replace(paired=frozenset(x.axes) in in_pairs) for x in elementwise)
+    sharing = {frozenset(dims[v]): k.sharing(v) for v in paired}
+    elementwise = (x._replace(sharing=sharing.get(frozenset(x.axes), 1)) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
@@ -465,11 +502,11 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     return {**graph.sizes, **chunks}
 
 
-def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
-    """The operands of a product, and what they are made of element by element."""
+def _made_of(kernel: Kernel, values: Iterable[str]) -> set[str]:
+    """These values, and what they are made of element by element."""
     eqns = {e.out: e for e in kernel.body if OPS[e.op].kind == "elementwise"}
     found = set[str]()
-    todo = [*product.values]
+    todo = [*values]
     while todo:
         v = todo.pop()
         todo += eqns[v].values if v in eqns and v not in found else ()

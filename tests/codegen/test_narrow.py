@@ -100,7 +100,9 @@ def inputs(g: MuGraph) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for t in g.inputs:
         shape = [g.sizes[d] for d in t.dims]
-        if t.dtype == "int8":
+        if t.dtype == "int32":
+            found[t.name] = torch.randint(-(1 << 31), 1 << 31, shape, generator=made).int()
+        elif t.dtype == "int8":
             low, high = (0, t.below) if isinstance(t.below, int) else (-128, 128)
             found[t.name] = torch.randint(low, high, shape, generator=made, dtype=torch.int8)
         else:
@@ -167,7 +169,7 @@ PAIRED = [
 def test_bytes_are_read_two_at_a_time(text: str, plan: str, pairs: int) -> None:
     """Where they lie side by side along an axis of the product, and the matrix units take them from registers."""
     g = graph(text, n=256, m=40)
-    pairs *= text is not PAIRS  # parts of parts of bytes
+    pairs *= text is not PAIRS or "k=32" not in plan  # of which four phases have none for the matrix units
     assert source(text, plan, n=256, m=40).count("W = tl.load(W_ptr.to(tl.pointer_type(tl.int16))") == pairs
     x = inputs(g)
     module = load_export(kernels_source(g, schedule(plan)))
@@ -242,8 +244,155 @@ def test_parts_of_bytes_become_bfloat16_by_logic_alone(text: str, plan: str, pai
     assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
 
 
+IN_WORDS = """
+mugraph p float16
+dims m=16 k=512 words=64 n=64 columns=8 groups=4
+input X f16[m, k]
+input W i32[words, n]
+input S f16[groups, n]
+input Z i32[groups, columns]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k//8, n]
+  S = load S[k//128, n]
+  Z = load Z[k//128, n//8]
+  at[k] = index(k)
+  part[k] = remainder(at, 8)
+  by[k] = mul(4, part)
+  behind[k, n] = shift_right(W, by)
+  Q[k, n] = remainder(behind, 16)
+  column[n] = index(n)
+  place[n] = remainder(column, 8)
+  over[n] = mul(4, place)
+  rest[k, n] = shift_right(Z, over)
+  P[k, n] = remainder(rest, 16)
+  D[k, n] = sub(Q, P)
+  E[k, n] = sub(D, 1)
+  V[k, n] = mul(E, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+
+
+IN_WORDS_PLAN = "m=16 k=128 n=64 order=n,k,m warps=1 stages=3"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("plan", "by_logic"),
+    [
+        (IN_WORDS_PLAN, True),
+        ("m=16 k=128 n=32 order=m,k,n warps=2 stages=3", True),
+        ("m=8 k=128 n=64 order=n,k,m warps=4 stages=3", True),
+        ("m=16 k=64 n=64 order=n,k,m warps=1 stages=3", False),  # eight phases have no block for the matrix units each
+        ("m=1 k=128 n=64 order=n,k,m warps=1 stages=3", True),
+    ],
+)
+def test_parts_of_words_become_16_bits_by_logic_alone(plan: str, by_logic: bool, dtype: str) -> None:
+    """Eight numbers of 4 bits to a word along the sum, with zero points in words along the columns (GPTQ): a block of
+    whole words is read for all phases, activations once for all, and zero points without repeated elements."""
+    g = graph(beside_bfloat16(IN_WORDS) if dtype == "bfloat16" else IN_WORDS, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    on_units = "m=1" not in plan.split()
+    if dtype == "float16" or on_units:
+        assert len(re.findall(r"pair_bits\(\(W( >> 16)?\)\.to\(tl\.int16\), ", found)) == 8 * by_logic
+    assert ("split_in_eight(" in found) == by_logic
+    assert not re.search(r"Z = tl\.reshape", found)
+    x = {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in inputs(g).items()}
+    at, columns = torch.arange(512), torch.arange(64)
+    q = (x["W"][at // 8] >> (at % 8 * 4)[:, None].int()) & 15
+    zeros = (x["Z"][:, columns // 8] >> (columns % 8 * 4).int()) & 15
+    weights = (q - zeros[at // 128] - 1).double() * x["S"].double()[at // 128]
+    want = x["X"].double() @ weights
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+ALONG_COLUMNS = """
+mugraph p float16
+dims m=40 k=256 n=256 columns={columns} groups=4
+input X f16[m, k]
+input W i32[k, columns]
+input S f16[groups, n]
+input Z i32[groups, columns]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n//{count}]
+  S = load S[k//64, n]
+  Z = load Z[k//64, n//{count}]
+  column[n] = index(n)
+  place[n] = remainder(column, {count})
+  by[n] = mul({bits}, place)
+  behind[k, n] = shift_right(W, by)
+  Q[k, n] = remainder(behind, {most})
+  rest[k, n] = shift_right(Z, by)
+  P[k, n] = remainder(rest, {most})
+  D[k, n] = sub(Q, P)
+  V[k, n] = mul(D, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+
+
+def along_columns(bits: int) -> str:
+    count = 32 // bits
+    return ALONG_COLUMNS.format(columns=256 // count, count=count, bits=bits, most=1 << bits)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("bits", "plan", "products"),
+    [
+        (4, "m=16 k=64 n=64 order=n,k,m warps=1 stages=3", 4),
+        (4, "m=16 k=64 n=128 order=m,k,n warps=2 stages=3", 4),
+        (4, "m=8 k=64 n=64 order=m,k,n warps=4 stages=3", 4),
+        (4, "m=16 k=64 n=32 order=n,k,m warps=1 stages=3", 0),  # a fourth of it is too few for the matrix units
+        (4, "m=64 k=64 n=64 order=m,k,n warps=4 stages=3", 0),  # a warpgroup's right operand
+        (2, "m=16 k=64 n=128 order=n,k,m warps=2 stages=3", 8),
+        (8, "m=16 k=64 n=64 order=n,k,m warps=1 stages=3", 2),
+    ],
+)
+def test_words_along_columns_are_read_in_16_bits(bits: int, plan: str, products: int, dtype: str) -> None:
+    """A product for each of the numbers that share them (AWQ), which are put together like those of pairs of bytes."""
+    products *= bits < 8 or dtype == "float16"
+    text = beside_bfloat16(along_columns(bits)) if dtype == "bfloat16" else along_columns(bits)
+    g = graph(text)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert found.count("pair_bits(W, ") == products
+    assert found.count("tl.join(") == max(products - 1, 0)
+    x = {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in inputs(g).items()}
+    columns = torch.arange(256)
+    q, zeros = ((x[w][:, columns * bits // 32] >> (columns * bits % 32).int()) & (1 << bits) - 1 for w in ("W", "Z"))
+    at = torch.arange(256) // 64
+    want = x["X"].double() @ ((q - zeros[at]).double() * x["S"].double()[at])
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+def test_words_whose_parts_lie_in_another_order_are_integers() -> None:
+    """Shifts by anything but the position's own bits, or of a part that is larger than these."""
+    plan = "m=16 k=64 n=64 order=n,k,m warps=1 stages=3"
+    text = along_columns(4)
+    backwards = "back[n] = sub(7, place)\n  by[n] = mul(4, back)"
+    assert source(text, plan).count("pair_bits(W, ") == 4
+    assert "pair_bits(W, " not in source(text.replace("by[n] = mul(4, place)", backwards), plan)
+    assert "pair_bits(W, " not in source(text.replace("remainder(behind, 16)", "remainder(behind, 32)"), plan)
+    assert source(text.replace("remainder(behind, 16)", "remainder(behind, 8)"), plan).count("pair_bits(W, ") == 4
+
+
+def test_parts_that_two_bytes_of_a_word_share_are_integers() -> None:
+    """No type of 16 bits has room for them where they lie. Of the last 4 bits the sign is a part."""
+    found = source(IN_WORDS.replace("remainder(behind, 16)", "remainder(behind, 32)"), IN_WORDS_PLAN)
+    parts = re.findall(r"pair_bits\(\(W( >> 16)?\)\.to\(tl\.int16\), (\d+), (\d+), (\d+),", found)
+    assert {(bool(first), *map(int, rest)) for first, *rest in parts} == {
+        (False, 0, 31, 0), (False, 8, 31, 0), (True, 0, 31, 0), (True, 8, 31, 0), (True, 12, 15, 8)
+    }  # fmt: skip
+
+
 def test_what_bfloat16_does_not_hold_is_computed_in_float32() -> None:
-    """Bytes less zero points, sums beyond 256, and what something else than a product takes."""
+    """Sums beyond 256, and what something else than a product takes. Bytes less zero points it holds."""
     plan = PAIRED[0][0]
 
     def narrow(text: str) -> int:
@@ -255,6 +404,12 @@ def test_what_bfloat16_does_not_hold_is_computed_in_float32() -> None:
     assert narrow(large) == 2  # of both phases, but what is added to one of them
     assert narrow(NIBBLES.replace("  V[k, n] = mul(D, S)", "  E[k, n] = exp(D)\n  V[k, n] = mul(E, S)")) == 0
     assert narrow(BYTES) == 0
+    exact = "to_bfloat16(W.to(tl.float32)).to(MATRIX_TYPE) - to_bfloat16(Z.to(tl.float32)).to(MATRIX_TYPE)"
+    g = graph(beside_bfloat16(BYTES), n=256)
+    assert exact in emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    want = expected(BYTES, x)
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
     g = graph(beside_bfloat16(large), n=256)
     x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
     half = torch.arange(256)[:, None] % 2 * 122 * x["S"].double().repeat_interleave(64, 0)
@@ -481,12 +636,15 @@ def _within(bounds: tuple[tuple[int, int], ...]) -> list[tuple[float, ...]]:
 @pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.bits is not None])
 @pytest.mark.parametrize("n", range(1, 8))
 def test_bits_of_a_byte_are_the_result(name: str, n: int) -> None:
+    """And of some bits of it, where they are bits of it again."""
     row = OPS[name]
     assert row.bits is not None
-    shift, mask, sign = row.bits(n)
-    for x in range(-128, 128):
-        got = (((x & 255) >> shift) & mask ^ sign) - sign
-        assert got == row.ref(float(x), float(Fraction(2) ** n))
+    for bits in [(0, 255, 128), (0, 15, 0), (2, 63, 32), (3, 7, 0)]:
+        found = row.bits(n, bits)
+        assert found is not None or (1 << n) - 1 >= bits[1]
+        for x in range(-128, 128) if found is not None else ():
+            given, got = (((x & 255) >> shift & mask ^ sign) - sign for shift, mask, sign in (bits, found))
+            assert got == row.ref(float(given), float(Fraction(2) ** n))
 
 
 WORDS = """

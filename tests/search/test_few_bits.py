@@ -11,6 +11,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import cost
 from mirage_cli.search.batch import Batch
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import find_target
 from tests.search.test_tiles import VECTOR
@@ -64,6 +65,102 @@ def test_a_block_with_several_factors_is_expected_to_be_slow() -> None:
             m, sizes = models(graph)["k0"], chunk_sizes(graph, plan)
             us.append(float(cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0]))
         assert us[1] > most * us[0]
+
+
+IN_WORDS = """
+mugraph words float16
+dims m=16 k=4096 n=14336 words=512 columns=1792 groups=32
+input X f16[m, k]
+input W i32[words, n]
+input S f16[groups, n]
+input Z i32[groups, columns]
+output O f16[m, n]
+buffer O_part f32[k_split, m, n]
+
+kernel k0 generated m:grid k:split n:grid
+  Z = load Z[k//128, n//8]
+  S = load S[k//128, n]
+  X = load X[m, k]
+  W = load W[k//8, n]
+  t1[k] = index(k)
+  t2[k] = remainder(t1, 8)
+  t3[k] = mul(4, t2)
+  t4[k, n] = shift_right(W, t3)
+  Q[k, n] = remainder(t4, 16)
+  t7[n] = index(n)
+  t8[n] = remainder(t7, 8)
+  t9[n] = mul(4, t8)
+  t10[k, n] = shift_right(Z, t9)
+  P[k, n] = remainder(t10, 16)
+  t12[k, n] = sub(Q, P)
+  t15[k, n] = mul(t12, S)
+  O[m, n] = dot(X, t15; k)
+  store O_part[k_split, m, n] = O
+
+kernel k1 generated k_split:tile m:grid n:grid
+  O_part = load O_part[k_split, m, n]
+  O[m, n] = sum(O_part; k_split)
+  store O[m, n] = O
+"""
+MERGE = "k1: m=1 n=256 order=k_split,m,n warps=1 stages=2 overlap"
+
+
+def first_kernel(graph: MuGraph, schedule: str) -> cost.Estimates:
+    plan, target = Schedule.parse(schedule), find_target("h200")
+    m, sizes = models(graph)["k0"], chunk_sizes(graph, plan)
+    return cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target)
+
+
+def test_words_of_4_bits_cost_what_bytes_do_in_blocks_that_eight_phases_share() -> None:
+    """16 rows: 64 columns and a warp took 15.2 us on an H200, 128 columns and two warps 16.1, where bytes take 14.3 and
+    14.1; without phases 33 and more (results/h200)."""
+    words, of_bytes = parse_mugraph(IN_WORDS.lstrip("\n")), weights_of_4_bits().resized({"m": 16})
+
+    def us(graph: MuGraph, k: int, n: int, warps: int) -> float:
+        rest = f"order=n,k,m warps={warps} stages=3 split=4 overlap"
+        return float(first_kernel(graph, f"k0: m=16 k={k} n={n} {rest}\n{MERGE}").us[0])
+
+    for n, warps in ((64, 1), (128, 2)):
+        assert abs(us(words, 128, n, warps) / us(of_bytes, 128, n, warps) - 1) < 0.05
+        assert us(words, 64, n, warps) > 1.5 * us(words, 128, n, warps)
+    assert us(words, 128, 64, 1) < us(words, 128, 128, 2)  # rows of 64 words are whole lines
+
+
+@pytest.mark.parametrize(("warps", "buffers"), [(2, 3), (4, 4)])
+def test_warpgroups_read_from_one_buffer_more(warps: int, buffers: int) -> None:
+    """Of a product of what is loaded; single warps have read their operands before the next copy begins."""
+    text = APART.replace("n=4096", "n=4096 w=4096").replace("[n, 2k]", "[n, w]").replace("[n, 2*k]", "[n, k]")
+    plan = f"k0: m=16 k=64 n=64 order=n,k,m warps={warps} stages=4 overlap"
+    assert first_kernel(parse_mugraph(text.lstrip("\n")), plan).shared_bytes[0] == buffers * 2 * 64 * (16 + 64)
+
+
+ALONG_THE_SUM = """
+mugraph bytes bfloat16
+dims m=16 k=4096 n=14336
+input X bf16[m, k]
+input W i8[n, k]
+input S bf16[n]
+input Z i8[n]
+output O bf16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  W = load W[n, k]
+  Z = load Z[n]
+  S = load S[n]
+  X = load X[m, k]
+  t1[k, n] = sub(W, Z)
+  t3[k, n] = mul(t1, S)
+  O[m, n] = dot(X, t3; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize("m", [1, 16])
+def test_bytes_less_zero_points_along_the_sum_are_worth_a_kernel_of_their_own(m: int) -> None:
+    """Coarse estimates too try activations as rows, and a vector on the matrix units: 27 and 30 us before."""
+    graph = parse_mugraph(ALONG_THE_SUM.lstrip("\n")).resized({"m": m})
+    found = best_schedule(models(graph)["k0"], graph.sizes, find_target("h200"))
+    assert found is not None and found[0] < 18
 
 
 APART = """
