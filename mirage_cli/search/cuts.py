@@ -56,7 +56,7 @@ CUTS: Mapping[str, str] = {
     "operands of a higher degree": "An operand of a product would multiply more of the inputs than the program's own "
     "operands do, and so leave its type's range earlier.",
     "operands without the program's coefficient": "The program makes an operand of a product smaller by a number, "
-    "which would be applied too late.",
+    "or in float16 by an input, which would be applied too late.",
     "targets of different shape": "Values with different axes are not made by one kernel, unless both are outputs.",
     "rename inside a kernel": "One axis would stand for two inside a kernel, where it has one role.",
     "integers by floating point": "Whole numbers that are an output would be sums of floating-point products.",

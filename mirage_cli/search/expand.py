@@ -178,6 +178,9 @@ class Space:
         if decomposition.program.dtype != "float32":
             for shape, c in (coefficient(f) for n in products for f in factors(decomposition, n)):
                 self.coefficients[shape] = max(c, self.coefficients.get(shape, c))
+        self.named = {coefficient(f)[0] for f in decomposition.own}
+        self.scaled = [f.single[0] for n in products for f in factors(decomposition, n) if f.single]
+        """The program's own operands, as factors: x·S may be within float16's range where x is not."""
         self.inputs = frozenset(f for f in decomposition.nodes if decomposition.is_input(f))
         self.options = dict(decomposition.nodes)
         """The nodes of every class; an input has one that copies it."""
@@ -288,11 +291,23 @@ class Space:
         return self.recomputing[e]
 
     def enlarges(self, node: Node) -> bool:
-        """Whether a product takes an operand of the program's without its small coefficient, other than an input."""
+        """Whether a product takes an operand of the program's without its small coefficient, or without an input that
+        the program multiplies it by; other than an input."""
         if id(node) not in self.enlarged:
-            taken = (coefficient(f) for f in factors(self.d, node) if not self.d.is_input(f))
-            self.enlarged[id(node)] = any(c > self.coefficients.get(shape, c) for shape, c in taken)
+            taken = [f for f in factors(self.d, node) if not self.d.is_input(f)]
+            larger = any(c > self.coefficients.get(shape, c) for shape, c in map(coefficient, taken))
+            self.enlarged[id(node)] = larger or any(map(self.lacks_input, taken))
         return self.enlarged[id(node)]
+
+    def lacks_input(self, operand: Form) -> bool:
+        """Whether an operand that the program does not name comes to one of the program's by factors of which one is an
+        input: a scale, say, without which it leaves float16's range."""
+        shape, _ = coefficient(operand)
+        if self.d.program.dtype != "float16" or len(shape) != 1 or shape in self.named:
+            return False
+        (mono,) = shape
+        left = (dict(own).items() - dict(mono).items() for own in self.scaled if {*mono} < {*own})
+        return any(a.kind == "input" for rest in left for a, _ in rest)
 
     def exceeds(self, node: Node) -> bool:
         """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row

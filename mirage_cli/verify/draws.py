@@ -113,11 +113,13 @@ its value is certain, or it has no value, and whatever the μGraph makes is righ
 def statuses(program: Program, needed: frozenset[str], seed: int, block: range) -> Mapping[str, Array]:
     """The status of each element of these outputs in each draw of the block: int8[draw, *its axes].
 
-    The answers are the same for every μGraph, so they are kept longer than draws, and nothing else is computed.
+    The answers are the same for every μGraph, so they are kept longer than draws. Of several draws nothing else is
+    computed; a block's only draw is mended, and hardly ever in vain: so it is run at once as it will be compared.
     """
-    small = program if len(needed) == len(program.outputs) else program.only(needed)
     if len(block) == 1:
-        return _statuses(small, run_draws(small, seed, block, tuple(block)).results, 1)
+        found = _statuses(program, run_draws(program, seed, block, tuple(block)).results, 1)
+        return {name: found[name] for name in needed}
+    small = program if len(needed) == len(program.outputs) else program.only(needed)
     semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
     semantics.field = _Sketch(semantics.field.seed, program.sizes)
     inputs, step = _inputs(program, seed, block), at_once(small)

@@ -8,7 +8,7 @@ from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Program
 from mirage_cli.search.cuts import Bounds
-from mirage_cli.search.expand import Space, equations
+from mirage_cli.search.expand import Space, equations, factors
 from mirage_cli.search.generator import search
 from mirage_cli.search.roles import implementations
 from mirage_cli.target.gpus import find_target
@@ -113,6 +113,19 @@ def test_operands_keep_the_coefficient_that_the_program_gives_them(dtype: str, c
     d = decompose(program("a=8 b=8 c=8 d=8", "A[a,b] B[b,c] C[c,d]", text, dtype=dtype))
     space = Space(d, Bounds())
     assert space.expansions(tuple(d.outputs))
+    assert (space.cuts["operands without the program's coefficient"] > 0) is cut
+
+
+@pytest.mark.parametrize(("dtype", "cut"), [("float16", True), ("bfloat16", False)])
+def test_operands_keep_the_scales_that_the_program_gives_them(dtype: str, cut: bool) -> None:
+    """silu(t·S)·C is not (t·sigmoid(t·S))·(S·C): t alone may be beyond float16's range, as of weights of 8 bits."""
+    text = "t = dot(A, B; b) | u = mul(t, S) | v = silu(u) | O = dot(v, C; c)"
+    d = decompose(program("a=8 b=8 c=8 d=8", "A[a,b] B[b,c] S[c] C[c,d]", text, dtype=dtype))
+    space = Space(d, Bounds())
+    taken = [e for t in (*d.outputs, *space.leaves) if d.nodes[t] for e in space.expansions((t,))]
+    operands = {f for e in taken for _, n in e.chosen for f in factors(d, n)}
+    of_product = {f.single[0] for f in operands if f.single and {a.kind for a, _ in f.single[0]} == {"sum", "fn"}}
+    assert (not of_product) is cut
     assert (space.cuts["operands without the program's coefficient"] > 0) is cut
 
 

@@ -49,6 +49,20 @@ def test_draws_tell_the_same_at_once_and_alone(name: str) -> None:
                 )
 
 
+def test_a_draw_alone_is_run_once_for_all_outputs_that_need_it() -> None:
+    """Its status is that of the inputs which are compared: mended for one output alone, they would be others."""
+    p = program("m=3 n=2", "X[m,n] Y[n]", "a = sqrt(X) | O = sum(a; n) | b = mul(X, Y) | P = log(b)", "O P")
+    block = range(7, 8)
+    results = run_draws(p, 11, block, tuple(block)).results
+    misses = run_draws.cache_info().misses
+    for t in p.outputs:
+        found = statuses(p, frozenset([t.name]), 11, block)
+        x = results[t.name]
+        assert found.keys() == {t.name}
+        assert (found[t.name] == aligned(status_of(x), x.dims, (DRAW, *t.dims))).all()
+    assert run_draws.cache_info().misses == misses
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_scheduled_graph_makes_of_many_draws_what_it_makes_of_each(name: str) -> None:
     """The loops of some draws end where those of others go on, and tables name other rows in each."""
