@@ -104,8 +104,9 @@ def tuned() -> list[Recorded]:
 
 @cache
 def chosen() -> list[Recorded]:
-    """Schedules of one plan each, chosen to differ in what single terms are about: products of float32 in several
-    orders in memory, and loops that lengths end, in few and many chunks. In a chain (`h200/notes-2026-11-27.md`)."""
+    """Schedules of one plan or two, chosen to differ in what single terms are about: products of float32 in several
+    orders in memory, loops that lengths end, in few and many chunks (`h200/notes-2026-11-27.md`), and attention whose
+    keys lie along the warps (`h200/notes-2026-11-29.md`). In a chain."""
     return load(CHOSEN)
 
 
@@ -325,7 +326,7 @@ def test_the_cost_model_orders_schedules_drawn_at_random() -> None:
     assert all(f.loss10 <= 1.01 for f in found)
 
 
-@pytest.mark.parametrize("i", range(9))
+@pytest.mark.parametrize("i", range(11))
 def test_the_cost_model_orders_schedules_that_differ_in_single_terms(i: int) -> None:
     found = figures(chosen()[i], H200)
     assert found.correlation >= 0.5, chosen()[i].spec
