@@ -230,5 +230,7 @@ def test_rows_sorted_by_their_matrix_are_expected_to_take_less_time() -> None:
     assert 3 * times["sorted"] < times["evenly"]
 
 
-def test_kernels_of_sorted_rows_are_right(interpreter: Interpreter) -> None:
-    assert problem(SORTED.format(t=37, e=5, k=24, n=20, drawn="sorted"), interpreter) is None
+@pytest.mark.parametrize("drawn", ["sorted", "evenly", "evenly, padded: true"])
+def test_kernels_of_rows_with_a_matrix_each_are_right(drawn: str, interpreter: Interpreter) -> None:
+    """Sorted, in any order, and some without one."""
+    assert problem(SORTED.format(t=37, e=5, k=24, n=20, drawn=drawn), interpreter) is None
