@@ -140,22 +140,29 @@ class Visited(NamedTuple):
 
 
 def visited(
-    found: Sequence[Limit], loop: Sequence[str], sizes: Mapping[str, int], integers: Mapping[str, Tensor]
+    found: Sequence[Limit],
+    loop: Sequence[str],
+    sizes: Mapping[str, int],
+    integers: Mapping[str, Tensor],
+    rows: Mapping[str, int] | None = None,
 ) -> Visited:
-    """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none."""
+    """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none. rows:
+    of those values, the integers of one tile, where these are several: the loop goes as far as one of them asks for.
+    And of axes, the positions of one tile, for masks that leave out all of a loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
-    samples = {leaf: s for leaf in leaves if (s := _samples(leaf, sizes, integers)) is not None}
+    many = rows or {}
+    samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1))) is not None}
     known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
         return Visited()
     size = sizes[loop[0]]
-    grid = np.meshgrid(*samples.values(), indexing="ij")
-    at = dict(zip(samples, grid, strict=True))
-    first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
+    least, most = (np.meshgrid(*(s[i] for s in samples.values()), indexing="ij") for i in range(2))
+    at = dict(zip(samples, zip(least, most, strict=True), strict=True))
+    shape = np.shape(least[0]) if least else ()
+    first, last = np.zeros(shape), np.full(shape, size)
     gap: tuple[NDArray[np.float64], ...] = ()
     for x in known:
-        some = (y.limit for y in x.all)
-        ends = [np.asarray(y.constant + sum(c * at[leaf] for leaf, c in y.terms), np.float64) for y in some]
+        ends = [_extreme(y, at, many if x.steady else {}) for y in x.all]
         if x.steady:
             last = np.where(ends[0] < 0, 0, last)
         elif x.parts:
@@ -171,18 +178,38 @@ def visited(
     return Visited(float((work / size).mean()), float((work / size).max()), begins, ends)
 
 
-def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> NDArray[np.float64] | None:
-    """Some of what a leaf can be, each as likely as any other."""
+Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Of the tiles that stand for all, the least and the most that a leaf is in each."""
+
+
+def _extreme(x: Limit, at: Mapping[Leaf, Samples], tiles: Mapping[str, int]) -> NDArray[np.float64]:
+    """The least that a lower limit is in each tile, and the most that an upper one is. tiles: how many positions of an
+    axis each has."""
+    terms = (c * at[leaf][(c > 0) != x.lower] for leaf, c in x.limit.terms)
+    ahead = sum(c * (tiles.get(name, 1) - 1) for (kind, name), c in x.limit.terms if kind == "index" and c > 0)
+    return np.asarray(x.limit.constant + sum(terms) + ahead, np.float64)
+
+
+def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int) -> Samples | None:
+    """Some of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0 and
+    1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours."""
     kind, name = leaf
     if kind == "index":
-        return np.linspace(0, sizes[name] - 1, SAMPLES)
-    most = below(integers[name], sizes) if name in integers else None
-    if most is None:
+        positions = np.linspace(0, max(sizes[name] - rows, 0), SAMPLES)
+        return positions, positions
+    t = integers.get(name)
+    most = below(t, sizes) if t is not None else None
+    if t is None or most is None:
         return None
-    if prod(sizes[d] for d in integers[name].dims) == 1:
-        return np.asarray([most - 1], np.float64)  # as `verify.testdata` has it where figures of speed count
-    drawn = skewed(SAMPLES, most) if integers[name].drawn == "skewed" else np.linspace(0, most - 1, SAMPLES)
-    return np.asarray(drawn, np.float64)
+    count = prod(sizes[d] for d in t.dims)
+    if count == 1:
+        only = np.asarray([most - 1], np.float64)  # as `verify.testdata` has it where figures of speed count
+        return only, only
+    drawn = skewed(SAMPLES, most) if t.drawn == "skewed" else np.linspace(0, most - 1, SAMPLES)
+    spread = min(1.0, (rows - 1) / (count if t.drawn == "sorted" else rows + 1))
+    places = np.linspace(0, 1, SAMPLES)
+    least, most_of = (np.interp(places * (1 - spread) + more, places, np.sort(drawn)) for more in (0, spread))
+    return least, most_of
 
 
 def idle(loop: Loop, masks: Mapping[str, bool]) -> bool:

@@ -18,6 +18,7 @@ and as many times the arithmetic as there are matrices. No value of another matr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from math import prod
 
 from mirage_cli.ir.access import Index, Lookup, index
@@ -38,10 +39,11 @@ def skewed(program: Program) -> Program | None:
     return _Skewed(program).rewritten()
 
 
-def by_entries(program: Program) -> Program | None:
+def by_entries(program: Program, *, masked: bool = False) -> Program | None:
     """A program whose rows are multiplied by all matrices that a table may name for them, of which there are no more
-    than rows, and read afterwards; None where there is none."""
-    return _ByEntries(program).rewritten()
+    than rows, and read afterwards; None where there is none. masked: products that are not read are 0, so that a block
+    of rows of which none names a matrix need not be multiplied by it."""
+    return _ByEntries(program, masked).rewritten()
 
 
 class _Skewed(Rewriter):
@@ -96,10 +98,20 @@ class _Skewed(Rewriter):
             rows = skewless.out
         product = self.name(f"{e.out}_{row}")
         yield self.define(product, e.op, tuple(rows if v == read else v for v in e.values), e.axes)
-        yield self.read(e.out, product, {row: i})
+        own = [*self.kept(product, row, i)]
+        yield from own
+        yield self.read(e.out, own[-1].out if own else product, {row: i})
+
+    def kept(self, _product: str, _row: str, _i: Index) -> Iterator[Eqn]:
+        """What else is made of the product with all rows, of which one is read by an index."""
+        yield from ()
 
 
 class _ByEntries(_Skewed):
+    def __init__(self, program: Program, masked: bool) -> None:
+        super().__init__(program)
+        self.masked = masked
+
     def fits(self, e: Eqn, d: str, i: Index, other: str) -> bool:
         """Whether the index is a table's alone, by positions of its axes, and all rows of `other` are of these: each
         has a matrix of its own."""
@@ -111,3 +123,20 @@ class _ByEntries(_Skewed):
         rows = {a for a in self.known[other].dims if a not in e.axes}
         entries = min(MOST_ENTRIES, prod(self.dims[a] for a in i.dims))
         return bool(rows) and rows <= {*i.dims} and self.dims[d] <= entries
+
+    def kept(self, product: str, row: str, i: Index) -> Iterator[Eqn]:
+        """Where the table names the matrix, the product, and else 0."""
+        ((entry, _),) = i.terms
+        if not self.masked or not isinstance(entry, Lookup) or not {*i.dims} <= {*self.known[product].dims}:
+            return
+        table = self.known[entry.table]
+        names = {d: j for d, j in zip(table.dims, entry.access, strict=True) if j.axis != d}
+        at = entry.table
+        if names:
+            yield (read := self.read(self.name(f"{at}_at"), at, names))
+            at = read.out
+        yield (here := self.define(self.name(f"{row}_at"), "index", (), (row,)))
+        yield (above := self.define(self.name("above"), "ge", (here.out, at), ()))
+        yield (up_to := self.define(self.name("up_to"), "le", (here.out, at), ()))
+        yield (own := self.define(self.name("own"), "and", (above.out, up_to.out), ()))
+        yield self.define(self.name(f"{product}_own"), "where", (own.out, product, Fraction(0)), ())

@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -245,7 +246,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
     in_blocks = None if short in (form, None) else lambda _: short
-    for taken_apart in (blocked, by_entries, by_parts, in_pieces, *filter(None, [in_blocks])):
+    for taken_apart in (blocked, partial(by_entries, masked=True), by_parts, in_pieces, *filter(None, [in_blocks])):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):

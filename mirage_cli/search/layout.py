@@ -6,7 +6,8 @@ block would lie apart, a few in each line of memory:
 * The value is multiplied by an input. The axes over which the product sums lie in the order of the input then, since a
   block of one is read beside a block of the other.
 * The last axis is a batch axis of a product on the matrix units that makes or reads the value, or whose result meets
-  the value in elementwise operators, or the value is read at one position of that axis. Those axes come first then.
+  the value in elementwise operators, or the value is read at one position of that axis, or at those that a table names.
+  Those axes come first then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Decomposition, Node
-from mirage_cli.ir.access import dims_of, read_by
+from mirage_cli.ir.access import dims_of, outside_tables, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.search.expand import axes_of, sort_axes
@@ -104,7 +105,7 @@ def moved_axes(node: Node, batches: Iterable[frozenset[str]]) -> Iterator[tuple[
         if OPS[s.op].kind == "rename":
             names = substitution(s.axes)
             for f in (f for f in s.args if isinstance(f, Form)):
-                yield f, frozenset(a for a, i in names.items() if not i.dims)
+                yield f, frozenset(a for a, i in names.items() if not outside_tables(i))
                 read = dict(zip(f.dims, read_by((*f.dims,), names), strict=True))
                 yield from ((f, frozenset(a for a, i in read.items() if i.axis in axes)) for axes in batches)
 

@@ -226,12 +226,10 @@ def segment(x: Launch, w: Work) -> Segment:
     trips = longest = elements_of(x.tiles, w.loop) + x.zero
     in_work = x.zero + 1.0
     if w.limits:
-        found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
         chunks = x.batch.split if x.m.split in w.loop else in_work
-        counts, which = np.unique(np.broadcast_to(chunks, x.zero.shape), return_inverse=True)
-        in_work = np.array([found.in_work(int(n)) for n in counts])[which]
-        trips = np.maximum(1.0 / chunks, longest * x.term("masks", x.zero + found.mean, 1.0))
-        longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, found.most * chunks), 1.0))
+        mean, most, in_work = _left_by_masks(x, w, chunks)
+        trips = np.maximum(1.0 / chunks, longest * x.term("masks", mean, 1.0))
+        longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, most * chunks), 1.0))
     moved = [
         (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.apart_bytes) if b.axes else 1.0)
         for b in w.blocks
@@ -245,6 +243,24 @@ def segment(x: Launch, w: Work) -> Segment:
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
     return Segment(w, trips, longest, in_work, x.programs * trips, loaded, fetched, products, multiplies, depth)
+
+
+def _left_by_masks(x: Launch, w: Work, chunks: Array) -> tuple[Array, Array, Array]:
+    """The part of a loop that masks leave, in the mean and at most, and the part of its chunks that have any of it: by
+    how many integers and positions that masks ask for are in a tile."""
+    steady = {leaf for limit in w.limits if limit.steady for leaf in limit.leaves if leaf[0] == "index"}
+    leaves = sorted(steady | {leaf for limit in w.limits for leaf in limit.leaves if leaf[0] == "value"})
+    names = [name for _, name in leaves]
+    dims = ((name,) if kind == "index" else x.m.kernel.value_dims[name] for kind, name in leaves)
+    rows = [x.elements[d] for d in dims]
+    table = np.stack([np.broadcast_to(n, x.zero.shape) for n in (*rows, chunks)], axis=-1)
+    each, which = np.unique(table, axis=0, return_inverse=True)
+    parts: list[tuple[float, float, float]] = []
+    for *own, count in each.astype(int).tolist():
+        found = visited(w.limits, w.loop, x.sizes, dict(w.integers), dict(zip(names, own, strict=True)))
+        parts.append((found.mean, found.most, found.in_work(count)))
+    mean, most, in_work = np.array(parts)[which.reshape(-1)].T
+    return mean, most, in_work
 
 
 def _from_l1(x: Launch, b: Block, multiplies: NDArray[np.bool_]) -> Array:

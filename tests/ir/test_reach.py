@@ -520,6 +520,19 @@ def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean
     assert visited(found, loop.dims, {"h": 2, "s": 400}, {})[:2] == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("drawn", "rows", "mean"),
+    [("evenly", 1, 0.5), ("evenly", 3, 0.75), ("evenly", 64, 0.98), ("sorted", 3, 0.5), ("sorted", 32, 0.74)],
+)
+def test_a_loop_goes_as_far_as_the_longest_of_a_tile(drawn: Drawn, rows: int, mean: float) -> None:
+    (kernel,) = fused("lengths")[1].kernels
+    (loop,) = place(kernel).loops
+    found, (leaf,) = limits(kernel, loop), [leaf for x in limits(kernel, loop) for leaf, _ in x.limit.terms]
+    lengths = Tensor("L", ("h",), "int32", below="s", drawn=drawn)
+    left = visited(found, loop.dims, {"h": 64, "s": 400}, {leaf[1]: lengths}, {leaf[1]: rows})
+    assert left.mean == pytest.approx(mean, abs=0.02)
+
+
 def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:
     """Of 24 axes of two positions, the regions would be 2^24."""
     names = [f"a{i}" for i in range(24)]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.skewed import by_entries, skewed
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
@@ -160,3 +168,70 @@ def test_kernels_that_multiply_by_all_are_right_and_faster(interpreter: Interpre
     text = print_mugraph(found.plans[0].graph)
     assert "E{e}[t, j]" in text
     assert not check_equivalence(lower(program), parse_mugraph(text.replace("E{e}[t, j]", "E{e}[t, 0]")), 0).ok
+
+
+SORTED = """
+name: sorted_experts
+dims: {{t: {t}, k: {k}, n: {n}, e: {e}}}
+dtype: bfloat16
+inputs:
+  X: [t, k]
+  W: {{dims: [e, n, k], scale: 0.1}}
+  E: {{dims: [t], dtype: int32, below: e, drawn: {drawn}}}
+program: |
+  O = dot(X, W[E[t], n, k], k)
+outputs: {{O: [t, n]}}
+"""
+
+
+def sorted_experts(t: int, e: int, k: int = 24, n: int = 20, drawn: str = "sorted") -> Program:
+    return parse_spec(SORTED.format(t=t, e=e, k=k, n=n, drawn=drawn)).at()
+
+
+def test_products_that_no_row_of_a_block_reads_are_not_taken() -> None:
+    """Where others are 0: NaN in a matrix that no row names, or that rows of other blocks name, gets into none."""
+    program = lower(sorted_experts(256, 8, 512, 256))
+    form = by_entries(program, masked=True)
+    assert form is not None
+    text = [str(e) for e in form.eqns]
+    assert text[-1] == "O[t, n] = rename(O_e_own, E; e=E{e}[t])"
+    best = next(c for c in search(form, H100).candidates if [b.name for b in c.graph.buffers] == ["O_e_own"])
+    schedule = reduced_schedule(best.graph, best.schedule, t=32, e=1)
+    source = kernels_source(best.graph, schedule)
+    assert "end_k = min(SIZE_k, " in source
+    module = load_export(source)
+    X, W = torch.randn(256, 512).bfloat16(), torch.randn(8, 256, 512).bfloat16() / 16
+    E = torch.tensor([0] * 60 + [1] * 50 + [3] * 100 + [7] * 46, dtype=torch.int32)
+    expected = torch.einsum("tk,tnk->tn", X.float(), W.float()[E.long()])
+    W[2] = W[4] = torch.nan
+    output = torch.full((256, 256), torch.nan, dtype=torch.bfloat16)
+    named = {"X": X, "W": W, "E": E}
+    module.launch([named[t.name] for t in best.graph.inputs], [output], module.make_scratch("cpu"))
+    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0.02)
+    W[0] = torch.nan  # of the first rows
+    module.launch([named[t.name] for t in best.graph.inputs], [output], module.make_scratch("cpu"))
+    assert output[:60].isnan().all()
+    torch.testing.assert_close(output[60:].float(), expected[60:], atol=0.05, rtol=0.02)
+
+
+def reduced_schedule(graph: MuGraph, schedule: Schedule, **tiles: int) -> Schedule:
+    """The schedule with these tiles in its first kernel."""
+    first = graph.kernels[0].name
+    own = tuple((d, tiles.get(d, n)) for d, n in schedule.kernels[first].tiles)
+    return Schedule({**schedule.kernels, first: replace(schedule.kernels[first], tiles=own)})
+
+
+def test_rows_sorted_by_their_matrix_are_expected_to_take_less_time() -> None:
+    times: dict[str, float] = {}
+    for drawn in ("sorted", "evenly"):
+        found = search_program(sorted_experts(4096, 32, 1024, 2048, drawn), H100, Options(budget_s=60.0, tune=False))
+        assert not found.rejected
+        times[drawn] = found.plans[0].predicted_us
+        assert {b.dims for b in found.plans[0].graph.buffers} == {("e", "t", "n")}
+    assert 3 * times["sorted"] < times["evenly"]
+
+
+@pytest.mark.parametrize("drawn", ["sorted", "evenly", "evenly, padded: true"])
+def test_kernels_of_rows_with_a_matrix_each_are_right(drawn: str, interpreter: Interpreter) -> None:
+    """Sorted, in any order, and some without one."""
+    assert problem(SORTED.format(t=37, e=5, k=24, n=20, drawn=drawn), interpreter) is None
