@@ -17,6 +17,7 @@ from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.yardstick import as_tuple
+from tests.rows import rows
 from tools import language
 
 PAGE = Path(__file__).parents[1] / "docs" / "language.md"
@@ -30,7 +31,7 @@ def test_the_tables_are_those_of_the_code() -> None:
     assert language.filled(TEXT) == TEXT
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@rows("name", FUNCTIONS)
 def test_every_function_has_a_form_that_the_reader_takes(name: str) -> None:
     assert forms.read(forms.call_of(name)) is not None
     assert f"| `{forms.form_of(name)}` |" in TEXT

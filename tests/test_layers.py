@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import rows
+
 PACKAGE = Path(__file__).parent.parent / "mirage_cli"
 
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
@@ -65,7 +67,7 @@ def module_of(name: str) -> str:
     return name or "__init__"
 
 
-@pytest.mark.parametrize("name", MODULES)
+@rows("name", MODULES)
 def test_imports_go_one_way(name: str) -> None:
     layer = name.partition(".")[0]
     assert layer in RANK, f"{name} has no place in LAYERS"
@@ -139,6 +141,6 @@ WITH_ANY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "line"), WITH_ANY, ids=[name for name, _ in WITH_ANY])
+@rows(("name", "line"), WITH_ANY)
 def test_a_module_that_gives_up_types_says_of_what(name: str, line: str) -> None:
     assert re.search(r"  # \w.{10,}", line), f"{name}: what is Any, and why?"

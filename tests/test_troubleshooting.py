@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from mirage_cli import errors as e
 from mirage_cli.cli import commands
 from mirage_cli.ir.text import MuGraphTextError
 from mirage_cli.spec.reader import SpecFileError
 from mirage_cli.store.store import explanation
 from mirage_cli.tune.measure import MeasureError
+from tests.rows import rows
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -78,7 +77,7 @@ def test_every_error_has_an_example() -> None:
     assert all_errors() == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda x: x.__name__)
+@rows("kind", EXAMPLES)
 def test_every_error_is_explained_by_its_message(kind: type[e.MirageError]) -> None:
     message = str(EXAMPLES[kind])
     assert [p for p in explained() if re.search(p, message, re.DOTALL)], message

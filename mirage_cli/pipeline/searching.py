@@ -45,8 +45,9 @@ VERIFIED = 10
 """μGraphs that are verified, at most."""
 TUNING = 0.6
 """The part of the budget that the search leaves to tuning, where there is any."""
-SELDOM = (200_000, 20, 50)
-"""Thresholds of the garbage collector in a search: with 20,000 objects, it takes a twentieth of the time."""
+SELDOM = (20_000, 20, 50)
+"""Thresholds of the garbage collector in a search. With 200,000 objects it takes half as long again: most are kept, and
+looked at when they have left the caches."""
 
 
 @dataclass(frozen=True, slots=True)

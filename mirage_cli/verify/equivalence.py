@@ -325,7 +325,8 @@ class Series:
         leaves nothing in doubt that the program settles. The draw that settles most elements comes first."""
         found: dict[int, frozenset[str]] = {}
         expected = {name: copy(self.coverage[name]) for name in status}
-        settled = sum(np.count_nonzero(x.reshape(len(x), -1), axis=1) for x in status.values())
+        none = np.zeros(len(block), dtype=np.int64)
+        settled = sum((np.count_nonzero((x != DOUBT).reshape(len(x), -1), axis=1) for x in status.values()), none)
         for draw in sorted(draws, key=lambda draw: (-settled[draw - block.start], draw)):
             here = {name: x[draw - block.start] for name, x in status.items()}
             if added := frozenset(name for name, x in expected.items() if x.adds(here[name], block)):

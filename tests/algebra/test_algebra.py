@@ -19,6 +19,7 @@ from mirage_cli.verify.floatsemantics import FloatSemantics
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.semantics import Named
 from tests.programs import program
+from tests.rows import rows
 
 DIMS = "m=8 k=64 n=32 r=4 i=16 j=16"
 INPUTS = (
@@ -117,7 +118,7 @@ EQUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@rows("name", EQUAL)
 def test_equal_programs_have_one_form(name: str) -> None:
     algebra = Algebra()
     one, other = (form(algebra, text) for text in EQUAL[name])
@@ -232,7 +233,7 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@rows("name", DIFFERENT)
 def test_different_programs_have_different_forms(name: str) -> None:
     algebra = Algebra()
     one, other = (form(algebra, text) for text in DIFFERENT[name])

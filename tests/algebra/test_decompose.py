@@ -13,6 +13,7 @@ from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Program
 from tests.mugraphs import CASES
 from tests.programs import program
+from tests.rows import rows
 
 MATRICES = "m=8 k=4096 n=4096 r=16"
 HEADS = "h=2 q=256 s=4096 d=64 e=64"
@@ -118,7 +119,7 @@ def result(d: Decomposition, node: Node) -> Form:
     return forms[-1]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@rows("name", PROGRAMS)
 def test_every_node_makes_its_class(name: str) -> None:
     d = decompose(PROGRAMS[name])
     for form, nodes in d.nodes.items():
@@ -135,7 +136,7 @@ def accesses_in(f: Form) -> tuple[Index, ...]:
     return f.atom.args[1] if f.atom.kind == "input" else (parse_index(f.atom.args[0]),)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@rows("name", PROGRAMS)
 def test_every_class_is_needed_and_leads_down_to_inputs(name: str) -> None:
     d = decompose(PROGRAMS[name])
     reached = set(d.outputs)
@@ -155,7 +156,7 @@ def test_every_class_is_needed_and_leads_down_to_inputs(name: str) -> None:
     assert used == {t.name for t in d.program.inputs} or (name == "constant")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@rows("name", PROGRAMS)
 def test_the_program_as_written_is_in_its_graph(name: str) -> None:
     """With the program's own nodes alone, every class that it names has one; and all of them are in the full graph."""
     p = PROGRAMS[name]

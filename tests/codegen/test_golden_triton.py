@@ -19,6 +19,7 @@ from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from tests.rows import rows
 
 FOLDER = Path(__file__).parents[1] / "golden" / "triton"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -97,7 +98,7 @@ def test_the_text_is_what_it_was(path: Path) -> None:
     assert written(graph, schedule) == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@rows("feature", FEATURES)
 def test_every_feature_is_in_one(feature: str) -> None:
     assert any(FEATURES[feature] in path.read_text(encoding="utf-8") for path in FILES)
 

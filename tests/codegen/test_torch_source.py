@@ -17,6 +17,7 @@ from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.float64 import reference64
+from tests.rows import rows
 
 SIZES = {"b": 2, "h": 3, "q": 4, "s": 5, "d": 6, "e": 7}
 ORDER = tuple(SIZES)
@@ -199,9 +200,7 @@ def test_renamed_axes() -> None:
     check(p)
 
 
-@pytest.mark.parametrize(
-    "row", [r for r in OPS.values() if r.kind == "elementwise" and not r.integers], ids=lambda r: r.name
-)
+@rows("row", [r for r in OPS.values() if r.kind == "elementwise" and not r.integers])
 def test_every_elementwise_operator(row: Op) -> None:
     domain = row.domain * row.arity if len(row.domain) == 1 else row.domain
     numbers = [lo == hi for lo, hi in domain[: row.arity]]

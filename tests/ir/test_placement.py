@@ -11,6 +11,7 @@ from mirage_cli.ir.placement import InexpressibleError, Loop, Straight, place
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph, print_mugraph
 from tests.mugraphs import CASES
+from tests.rows import rows
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HEADER = """mugraph g float32
@@ -245,7 +246,7 @@ def test_partial_results_are_stored_by_chunk() -> None:
 # -- text
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_text_reads_back(name: str) -> None:
     graph = CASES[name].graph
     assert parse_mugraph(print_mugraph(graph)) == graph

@@ -243,7 +243,7 @@ NOT_LEFT_OUT = {*UNCHANGED, "all but the first row"}
 def tiled(value: str) -> tuple[Program, MuGraph]:
     """The best μGraph of one kernel without chunks."""
     program = parse_spec(TILES.replace("VALUE", value)).at()
-    found = search_program(program, H200, Options())
+    found = search_program(program, H200, Options(tune=False))
     return program, next(p.graph for p in found.plans if len(p.graph.kernels) == 1 and not p.graph.kernels[0].split)
 
 
@@ -553,7 +553,7 @@ def test_a_mask_of_a_later_loop_ends_no_earlier_one() -> None:
         "name: t\ndims: {k: 33, h: 33}\ndtype: float32\ninputs: {X: [k]}\nprogram: |\n"
         "  G = where(index(k) >= index(h), -1, rms_norm(X, k))\noutputs: {G: [k, h]}\n"
     ).at()
-    graphs = [plan.graph for plan in search_program(program, H200, Options()).plans]
+    graphs = [plan.graph for plan in search_program(program, H200, Options(tune=False)).plans]
     loops = [(k, loops) for g in graphs for k in g.kernels if len(loops := place(k).loops) == 2]
     assert loops
     for kernel, (first, _) in loops:

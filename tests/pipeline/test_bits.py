@@ -133,7 +133,7 @@ def test_programs_of_integers(name: str, interpreter: Interpreter) -> None:
 def test_an_exported_function_is_exact(name: str) -> None:
     """On words whose bits are drawn, and on what the reference makes of them in 64 bits."""
     program = parse_spec(PROGRAMS[name]).at()
-    plan = search_program(program, find_target("h200"), Options(budget_s=15.0, bounds=BEST)).plans[0]
+    plan = search_program(program, find_target("h200"), Options(bounds=BEST, tune=False)).plans[0]
     function = getattr(load_export(export_source(program, plan.graph, plan.schedule)), program.name)
     shapes = [tuple(program.sizes[d] for d in t.dims) for t in program.inputs]
     dtypes = [getattr(torch, t.dtype) for t in program.inputs]
@@ -162,7 +162,7 @@ def test_all_bits_of_test_data_are_set() -> None:
 def test_other_bits_are_refused(some: str, wrong: str) -> None:
     text = PROGRAMS["eight numbers in a word"]
     right, other = (lower(parse_spec(t).at()) for t in (text, text.replace(some, wrong)))
-    plan = search_program(other, find_target("h200"), Options(budget_s=15.0, bounds=BEST)).plans[0]
+    plan = search_program(other, find_target("h200"), Options(bounds=BEST, tune=False)).plans[0]
     assert not check_equivalence(right, plan.graph, 0).ok
     assert check_equivalence(other, plan.graph, 0).ok
 

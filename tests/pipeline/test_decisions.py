@@ -154,7 +154,7 @@ def test_programs_that_decide(name: str, interpreter: Interpreter) -> None:
 
 
 def made(name: str, **sizes: int) -> Plan:
-    found = search_program(parse_spec(PROGRAMS[name]).at(sizes), H100, Options(bounds=BEST))
+    found = search_program(parse_spec(PROGRAMS[name]).at(sizes), H100, Options(bounds=BEST, tune=False))
     assert found.plans and not found.rejected
     return found.plans[0]
 

@@ -121,7 +121,7 @@ def test_programs_with_tables_that_name_nothing(name: str, interpreter: Interpre
 
 def exported(text: str) -> tuple[Program, str]:
     program = parse_spec(text).at()
-    plan = search_program(program, TARGET, Options(budget_s=15.0, bounds=BEST)).plans[0]
+    plan = search_program(program, TARGET, Options(bounds=BEST, tune=False)).plans[0]
     return program, export_source(program, plan.graph, plan.schedule)
 
 

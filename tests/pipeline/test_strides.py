@@ -159,7 +159,7 @@ WRONG = {
 @cache
 def plan(text: str) -> tuple[Program, Plan]:
     program = parse_spec(text).at()
-    return program, search_program(program, TARGET, Options(budget_s=15.0, bounds=BEST)).plans[0]
+    return program, search_program(program, TARGET, Options(bounds=BEST, tune=False)).plans[0]
 
 
 def wrong(name: str) -> tuple[Program, Plan, Plan]:
@@ -366,7 +366,7 @@ outputs: {O: [b, m, n]}
 """
     variants = []
     for program in parse_spec(text).programs():
-        best = search_program(program, TARGET, Options(budget_s=15.0, bounds=BEST)).plans[0]
+        best = search_program(program, TARGET, Options(bounds=BEST, tune=False)).plans[0]
         assert [str(t) for t in best.graph.inputs if t.strides] == [
             "X f16[m:80, k]",
             "Y f16[b:1280, m, k]",
@@ -392,7 +392,7 @@ def test_sizes_of_a_spec_share_a_file_where_their_strides_are_equal() -> None:
 
     def file(strides: str) -> Any:
         programs = parse_spec(text.replace("X: [m, h, d]", f"X: {{dims: [m, h, d], strides: {strides}}}")).programs()
-        plans = [search_program(p, TARGET, Options(budget_s=15.0, bounds=BEST)).plans[0] for p in programs]
+        plans = [search_program(p, TARGET, Options(bounds=BEST, tune=False)).plans[0] for p in programs]
         return load_export(
             sized_source([Variant(p, x.graph, x.schedule, ExportInfo()) for p, x in zip(programs, plans, strict=True)])
         ).plain

@@ -42,7 +42,7 @@ def test_a_value_that_cancels_is_stored_as_exactly_as_it_is_computed_elsewhere()
     """L is -Z where Z is large, so that Z + L is 0. PyTorch rounds both alike; a kernel that reads a rounded L beside
     a Z of its own had the rounding error as an exponent."""
     program = parse_spec(STICK).at()
-    graphs = [p.graph for p in search_program(program, H200, Options()).plans]
+    graphs = [p.graph for p in search_program(program, H200, Options(tune=False)).plans]
     graph = next(
         g
         for g in graphs

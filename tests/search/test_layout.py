@@ -95,7 +95,7 @@ outputs:
 def test_memory_order_of_buffers(rest: str, expected: dict[str, tuple[str, ...]]) -> None:
     """In every verified plan that stores them."""
     program = parse_spec(HEAD + rest).at()
-    found = search_program(program, find_target("h200"), Options(budget_s=30.0))
+    found = search_program(program, find_target("h200"), Options(tune=False))
     assert not found.rejected
     for name, dims in expected.items():
         assert {t.dims for p in found.plans for t in p.graph.buffers if t.name == name} == {dims}
@@ -116,7 +116,7 @@ outputs: {O: [o, k]}
 
 def test_a_part_of_an_output_that_later_kernels_read_lies_as_it_was_stored() -> None:
     """It is in a buffer of its own, in program order, whatever order its axes have in the output."""
-    found = search_program(parse_spec(PARTS).at(), find_target("h200"), Options(budget_s=30.0))
+    found = search_program(parse_spec(PARTS).at(), find_target("h200"), Options(tune=False))
     assert not found.rejected
     reads = {(x.buffer, x.dims) for p in found.plans for k in p.graph.kernels[1:] for x in k.loads}
     assert ("A", ("k", "n")) in reads
@@ -126,6 +126,6 @@ def test_an_output_is_priced_in_the_order_in_which_it_lies() -> None:
     """Its last axis, along which the input's elements lie apart, has a block of whole lines of the caches."""
     text = "name: turned\ndims: {b: 16, c: 64, s: 4096}\ndtype: float16\ninputs: {X: [b, c, s]}\n"
     text += "program: |\n  O = X * 2\noutputs: {O: [b, s, c]}\n"
-    best = search_program(parse_spec(text).at(), find_target("h200"), Options(bounds=BEST)).plans[0]
+    best = search_program(parse_spec(text).at(), find_target("h200"), Options(bounds=BEST, tune=False)).plans[0]
     tiles = dict(best.schedule.kernels["k0"].tiles)
     assert min(tiles["c"], tiles["s"]) * 2 >= 128

@@ -45,7 +45,7 @@ def orders(p: Program) -> dict[str, tuple[str, ...]]:
 
 
 def test_a_convolution_with_channels_first_reads_copies_with_channels_last() -> None:
-    found = search_program(program(), H200, Options())
+    found = search_program(program(), H200, Options(tune=False))
     assert not found.rejected
     best = found.plans[0]
     copies, product = best.graph.kernels
@@ -105,7 +105,7 @@ def test_inputs_with_axes_of_sizes_that_differ_by_call_are_copied_too(weight: st
     size = {"b": "b: 4", "e": "e: 128"}[axis]
     text = text.replace(size, f"{axis}: {{min: 1, max: 256, tune: [{size.split()[1]}]}}")
     (tuned,) = parse_spec(text).programs()
-    found = search_program(tuned, H200, Options())
+    found = search_program(tuned, H200, Options(tune=False))
     assert not found.rejected
     laid = {t.name for p in found.plans for t in p.graph.buffers} & {"X_laid", "W_laid"}
     assert "X_laid" in laid
@@ -135,7 +135,7 @@ def dense(graph: MuGraph) -> set[str]:
 def test_rows_that_begin_at_no_multiples_of_16_bytes_are_copied_to_ones_that_do() -> None:
     p = lower(parse_spec(ODD).at())
     assert orders(p) == {"A": ("m", "k"), "B": ("h", "k"), "C": ("n", "h")}
-    found = search_program(p, H200, Options())
+    found = search_program(p, H200, Options(tune=False))
     assert not found.rejected
     behind = [x for x in found.plans if {"A_laid", "B_laid"} <= {t.name for t in x.graph.buffers} - dense(x.graph)]
     assert behind
@@ -154,7 +154,7 @@ def test_rows_that_are_aligned_stay_where_they_are() -> None:
 
 def test_long_rows_of_intermediates_are_aligned_at_other_sizes_too() -> None:
     p = lower(parse_spec(ODD).at())
-    graphs = [x.graph for x in search_program(p, H200, Options()).plans]
+    graphs = [x.graph for x in search_program(p, H200, Options(tune=False)).plans]
     rows = [(g, t) for g in graphs for t in g.buffers if t.dims == ("m", "k")]
     assert rows
     for graph, t in rows:
@@ -166,7 +166,9 @@ def test_long_rows_of_intermediates_are_aligned_at_other_sizes_too() -> None:
 
 def test_copies_are_stored_without_masks_in_the_room_of_their_rows() -> None:
     p = lower(parse_spec(ODD).at())
-    plan = next(x for x in search_program(p, H200, Options()).plans if "A_laid" in {t.name for t in x.graph.buffers})
+    plan = next(
+        x for x in search_program(p, H200, Options(tune=False)).plans if "A_laid" in {t.name for t in x.graph.buffers}
+    )
     text = kernels_source(plan.graph, plan.schedule)
     (line,) = (x for x in text.splitlines() if "tl.store(A_laid_ptr" in x)
     assert "in_k" not in line
@@ -190,7 +192,7 @@ outputs:
 def test_what_products_take_rounded_is_rounded_once() -> None:
     """A weight in float32 for a product in bfloat16, as of a mixed precision, is rounded by a kernel of its own."""
     p = lower(parse_spec(MIXED).at())
-    found = search_program(p, H200, Options(bounds=BEST))
+    found = search_program(p, H200, Options(bounds=BEST, tune=False))
     best = found.plans[0]
     assert not found.rejected
     assert {t.name: t.dtype for t in best.graph.buffers} == {"X_laid": "bfloat16", "W_laid": "bfloat16"}
@@ -231,7 +233,7 @@ program: |
 outputs:
   O: [m, n]
 """
-    found = search_program(lower(parse_spec(text).at()), H200, Options(bounds=BEST))
+    found = search_program(lower(parse_spec(text).at()), H200, Options(bounds=BEST, tune=False))
     assert not found.rejected
     best = found.plans[0].graph
     assert [t.dims for t in best.buffers] == ([("n", "k")] if copied else [])

@@ -445,7 +445,7 @@ def test_values_may_have_the_names_of_functions_that_came_later() -> None:
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("name", MEANS)
+@rows("name", MEANS)
 def test_expressions_mean_what_torch_computes(name: str) -> None:
     text, expected = MEANS[name]
     program = read(text if "O = " in text else f"O = {text}")

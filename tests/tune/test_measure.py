@@ -962,7 +962,6 @@ from triton.runtime.jit import JITFunction
 from mirage_cli.tune.modules import load_module, read_generated
 from mirage_cli.tune.offline import OfflineDriver
 
-read_generated(Path(sys.argv[2]))
 triton.runtime.driver.set_active(OfflineDriver(90))
 launch = JITFunction.run
 
@@ -971,25 +970,30 @@ def warm(self, *args, grid, warmup, **kwargs):
 
 JITFunction.run = warm
 triton.knobs.compilation.listener = lambda *, cache_hit, **_: print(json.dumps(cache_hit))
-module = load_module(Path(sys.argv[1]).read_text(), Path(sys.argv[2]))
-print(json.dumps(module.scale.hash is not None))
-module.launch([torch.ones(4096)], [torch.ones(4096)], module.make_scratch("cpu"))
+for source, folder in zip(sys.argv[1::2], map(Path, sys.argv[2::2])):
+    read_generated(folder)
+    module = load_module(Path(source).read_text(), folder)
+    print(json.dumps(module.scale.hash is not None))
+    module.launch([torch.ones(4096)], [torch.ones(4096)], module.make_scratch("cpu"))
 """
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_launch_finds_what_the_farm_compiled(shared: bool, triton_cache: Path, tmp_path: Path) -> None:
+def test_launch_finds_what_the_farm_compiled(triton_cache: Path, tmp_path: Path) -> None:
     """In another process, with real tensors, from a file elsewhere: the same key, and a hit in Triton's disk cache.
     From the same file too, where what the key says of the text is known."""
-    job = scaling("job", 512)
-    with CompileFarm(90, 1, tmp_path if shared else None) as farm:
-        ((_, kernels),) = farm.compile_all([job], (X,), (Y,))
-    assert not isinstance(kernels, Failure)
-    source = tmp_path / "source"
-    source.write_text(job.source)
-    command = [sys.executable, "-c", LAUNCH_WITH_REAL_TENSORS, str(source), str(tmp_path)]
+    arguments, keys = list[str](), list[str]()
+    for name, block in (("elsewhere", 512), ("shared", 256)):
+        job, folder, source = scaling("job", block), tmp_path / name, tmp_path / f"{name}.py"
+        folder.mkdir()
+        with CompileFarm(90, 1, folder if name == "shared" else None) as farm:
+            ((_, kernels),) = farm.compile_all([job], (X,), (Y,))
+        assert not isinstance(kernels, Failure)
+        source.write_text(job.source)
+        arguments += [str(source), str(folder)]
+        keys.append(f'"{kernels[0].cache_key}"')
+    command = [sys.executable, "-c", LAUNCH_WITH_REAL_TENSORS, *arguments]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert printed == ["true" if shared else "false", "true", f'"{kernels[0].cache_key}"']
+    assert printed == ["false", "true", keys[0], "true", "true", keys[1]]
 
 
 # On a GPU

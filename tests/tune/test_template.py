@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.tune.template import AT, Forked, Template, _templates, template  # pyright: ignore[reportPrivateUsage]
+from mirage_cli.tune.template import AT, Forked, Template, template
 from tests.pipeline.test_resume import parent_of
 
 MODULE = """
@@ -42,6 +42,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def little(folder: Path) -> Path:
+    """The same, where templates that start find a torch that they import in no time."""
+    (folder / "torch.py").write_text("get_num_threads = set_num_threads = print", encoding="utf-8")
+    return folder
 
 
 def start(what: str, **env: str) -> Child:
@@ -97,19 +104,24 @@ def test_what_it_has_started_ends_with_it(folder: Path) -> None:
     assert ends(other)
 
 
-def test_a_template_that_is_killed_takes_its_forks_along_and_another_takes_its_place(folder: Path) -> None:
+def test_a_template_that_is_killed_takes_its_forks_along_and_another_takes_its_place(
+    little: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: list[Template] = []
+    monkeypatch.setattr(f"{Template.__module__}._templates", own)
     process, first = start("waits"), template()
     assert process.receive(120) == "waits"
-    owned = _templates[0]._process  # pyright: ignore[reportPrivateUsage]
-    owned.kill()
+    killed = own[0]._process  # pyright: ignore[reportPrivateUsage]
+    killed.kill()
     with pytest.raises(ChildKilled):
         process.receive(60)
     assert ends(process.pid)
     process.kill()
-    owned.wait()
+    killed.wait()
     again = start("waits")
     assert again.receive(120) == "waits" and template() != first
     again.kill()
+    own.pop().close()
 
 
 def test_one_that_is_killed_as_it_starts_ends(folder: Path) -> None:
@@ -143,7 +155,7 @@ def script(how: str) -> str:
     return subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, env=env).stdout
 
 
-def test_they_end_with_the_process_that_asked(folder: Path) -> None:
+def test_they_end_with_the_process_that_asked(little: Path) -> None:
     assert ends(int(script("and is killed")))
 
 
@@ -183,7 +195,7 @@ def test_kernels_are_interpreted_and_compiled_in_forks_of_two_processes_of_one_t
 
 
 def test_without_a_template_only_a_child_that_needs_kernels_starts_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    little: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{Template.__module__}._templates", [])
     afresh = Child("templated", ("waits",))
@@ -194,7 +206,7 @@ def test_without_a_template_only_a_child_that_needs_kernels_starts_one(
     for runs in (True, False):
         process = Child("templated", ("tells",))
         assert isinstance(process._process, Forked) == runs  # pyright: ignore[reportPrivateUsage]
-        assert process.receive(120)[0] == str(folder)
+        assert process.receive(120)[0] == str(little)
         process.kill()
         named.close()
 

@@ -540,7 +540,7 @@ def test_where_threads_hold_much_they_may_have_fewer_registers() -> None:
 
 def test_products_of_float32_run_on_the_matrix_units_or_not() -> None:
     program = load_spec(ROOT.parent / "search_specs" / "gated_mlp.yaml").at({"m": 64}, "float32")
-    plan = next(p for p in search_program(program, H200, Options()).plans if len(p.graph.kernels) == 1)
+    plan = next(p for p in search_program(program, H200, Options(tune=False)).plans if len(p.graph.kernels) == 1)
     start = first_schedules(plan.graph, H200, 1)[0]
     assert plan.schedule.kernels["k0"].tf32x3 and start.kernels["k0"].tf32x3
     either = [s for _, s in neighbours(plan.graph, [start], H200)[0] if not s.kernels["k0"].tf32x3]
@@ -563,7 +563,7 @@ def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
 def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
     """Where the last one has a loop, whose first iterations it can fetch."""
     program = load_spec(ROOT.parent / "search_specs" / "rmsnorm_linear.yaml").at({"m": 2})
-    graphs = [p.graph for p in search_program(program, H200, Options()).plans]
+    graphs = [p.graph for p in search_program(program, H200, Options(tune=False)).plans]
     graph = next(g for g in graphs if len(g.kernels) == 2 and g.kernels[1].with_role("loop"))
     start = first_schedules(graph, H200, 1)[0]
     near = [s for _, s in neighbours(graph, [start], H200)[0]]
@@ -1271,7 +1271,7 @@ def searched(store: Database, us: Callable[[Schedule], float], **options: Any) -
     wanted = Options(budget_s=60.0, **options)
     with Session(H200, wanted, store, True) as session:
         session._means = Means(worker, farm, H200, emit, lambda *_: None)
-        result = finish(session, program, SCALED, search_program(program, H200, Options()))
+        result = finish(session, program, SCALED, search_program(program, H200, Options(tune=False)))
     return json.loads(json.dumps(result.to_json())), worker
 
 

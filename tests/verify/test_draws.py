@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+
+import numpy as np
 import pytest
 
 from mirage_cli.ir.derived import lower
@@ -12,7 +15,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify import draws
 from mirage_cli.verify.draws import drawn_bits, run_draws, status_of, statuses
-from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.equivalence import SOME_LEVELS, UNDEFINED_DRAWS, Coverage, check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
@@ -174,3 +177,17 @@ def test_entries_beside_compared_numbers_count_for_fewer_bits() -> None:
     assert bits == 3
     first, other = (draws._inputs(program, seed, range(4096))["token"].data for seed in (0, 1))
     assert 2.0**-4 < (first == other).mean() < 2.0**-bits
+
+
+def test_what_is_missing_is_worked_out_once_for_each_draw_that_is_recorded() -> None:
+    """Many draws are looked through for one that adds anything. What would be covered then is a copy."""
+    covered = Coverage((3,))
+    missing, none = covered.missing(), np.zeros(3, dtype=bool)
+    assert covered.missing() is missing and missing.all()
+    expected = copy(covered)
+    expected.record_compared(np.array([True, False, True]), none, [SOME_LEVELS])
+    assert expected.missing().tolist() == [False, True, False] and expected.incomplete()
+    for _ in range(UNDEFINED_DRAWS):
+        expected.record_compared(none, np.array([False, True, False]), ())
+    assert not expected.missing().any() and not expected.incomplete()
+    assert covered.missing() is missing and covered.incomplete()

@@ -15,6 +15,7 @@ from mirage_cli.verify.proof import Forms, program_forms, proved
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict
 from tests.mugraphs import CASES, Case, Write, case
+from tests.rows import rows
 
 HEAD = """
 mugraph unsound float32
@@ -29,7 +30,7 @@ def is_proved(c: Case) -> bool:
     return proved(c.program, c.graph, same_axes(c.program, c.graph))
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_right_graphs_are_proved(name: str) -> None:
     """All but one that reads pages along a split axis: a position in the whole is not one in a chunk."""
     assert is_proved(CASES[name]) == (name != "ragged")

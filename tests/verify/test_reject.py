@@ -32,6 +32,7 @@ from mirage_cli.verify.semantics import At, ScheduleFailure, Window
 from mirage_cli.verify.structure import structure_problem
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import ACCESSES, mutate, rederived
+from tests.rows import rows
 from tests.seeds import over_seeds
 from tests.verify.test_interpret import agrees_in_float64, floats
 
@@ -819,7 +820,7 @@ def test_verdict_is_a_function_of_the_seed() -> None:
     assert first.counterexample != other.counterexample
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_reduced_sizes_exercise_tiles_that_do_not_divide(name: str) -> None:
     graph = CASES[name].graph
     sizes, schedule = small_instance(CASES[name].program, graph, 0)
