@@ -421,8 +421,9 @@ class _Known:
         """The blocks of these loads, each alone."""
         for x in loads:
             run = side_by_side(x, self.tensors.get(x.buffer))
-            apart = apart_bytes(x, run[-1], self.element_bytes) if run else 0.0
-            yield Block(x.dims, bytes_of(x, self.element_bytes), run, apart, self.lines[x.out], 1)
+            whole = bytes_of(x, self.element_bytes)
+            apart = apart_bytes(x, run[-1], self.element_bytes) if run else whole
+            yield Block(x.dims, whole, run, apart, self.lines[x.out], 1)
 
 
 def _segment(

@@ -241,6 +241,27 @@ def test_bytes_less_zero_points_along_the_sum_are_worth_a_kernel_of_their_own(m:
     assert found is not None and found[0] < 18
 
 
+PICKED = """
+mugraph picked float16
+dims m=256 k=64 n=512
+input X f16[n]
+input T i32[m, k] below n
+output O f16[m, k]
+
+kernel k0 generated m:grid k:tile
+  X = load X[T{n}[m, k]]
+  O[m, k] = exp(X)
+  store O[m, k] = O
+"""
+
+
+def test_what_has_no_neighbours_wastes_what_its_element_leaves_of_a_line() -> None:
+    """Of rows that a table names by elements, none lie side by side."""
+    graph = parse_mugraph(PICKED.lstrip("\n"))
+    e = first_kernel(graph, "k0: m=4 order=m,k warps=4 stages=3 overlap")
+    assert 0 < e.us[0] < 100
+
+
 APART = """
 mugraph apart float16
 dims m=16 k=4096 n=4096
