@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from mirage_cli.codegen import narrow, nodes, plan
@@ -23,6 +24,9 @@ from mirage_cli.ir.access import Access, index, strides
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.program import HALVES, Eqn, cast_of, live_eqns
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
+from mirage_cli.ir.whole import EXACT
+
+ZERO = nodes.Literal(Fraction(0))
 
 
 class Paired(NamedTuple):
@@ -130,18 +134,20 @@ def _axes(m: Matrices, x: Paired) -> Axes:
 def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
     """The operand for each of the numbers that share 16 bits along its axis."""
     block = nodes.Value(x.sum.byte, axes)
-    dtype, less = k.graph.dtype, narrow.subtracted(k, x.sum)
-    shift, mask, sign = x.sum.bits
+    dtype, (shift, mask, sign) = k.graph.dtype, x.sum.bits
+    whole = x.sum.bits == narrow.WHOLE and dtype == "bfloat16"
+    less = narrow.subtracted(k, x.sum, raised=not whole)
 
     def one(place: int) -> Expr:
-        if x.sum.bits == narrow.WHOLE and dtype == "bfloat16":
-            return nodes.MatrixType(nodes.PairBytes(block, place == 1))
         own = less
         for n in range(x.sharing.bit_length() - 1 if x.dim in less.axes else 0):
             own = nodes.EverySecond(own, place >> n & 1 == 1)
-        whole = nodes.Spread(own, axes) if own.axes else own
+        own = nodes.Spread(own, axes) if own.axes else own
+        if whole:
+            found: Expr = nodes.PairBytes(block, place == 1)
+            return nodes.MatrixType(found if own == ZERO else nodes.Apply("sub", (found, own), True, axes))
         at = shift + place * narrow.HALF // x.sharing
-        found = nodes.PairBits(block, at >= narrow.BYTE, at % narrow.BYTE, mask, sign, whole, dtype)
+        found = nodes.PairBits(block, at >= narrow.BYTE, at % narrow.BYTE, mask, sign, own, dtype)
         return nodes.MatrixType(found) if dtype == "bfloat16" else found
 
     return [one(place) for place in range(x.sharing)]
@@ -188,7 +194,14 @@ def _sums(k: ScheduledKernel, value: str) -> Iterator[tuple[narrow.Sum, int]]:
 
 
 def _whole_byte(k: ScheduledKernel, value: str) -> narrow.Sum | None:
-    """A block of bytes, or what is made of one by a conversion."""
+    """A block of bytes, what is made of one by a conversion, or a sum with one, all in what bfloat16 holds."""
+    if value in k.eqns and value in k.small_integers:
+        terms, number = narrow.terms_of(k, k.eqns[value])
+        own = [v for v, c in terms if c == 1 and narrow.packed(k, v) and k.axes_of(v) == k.axes_of(value)]
+        others = tuple(t for t in terms if t[0] not in own)
+        if len(own) == 1 and all(v in k.bounded and abs(c) == 1 for v, c in others):
+            most = abs(number) + sum(max(map(abs, k.bounded[v])) for v, _ in others)
+            return narrow.Sum(own[0], narrow.WHOLE, number, others) if most <= EXACT["bfloat16"] else None
     while value in k.eqns and cast_of(k.eqns[value]) in HALVES:
         (value,) = k.eqns[value].values
     load = k.type_of(value) == "int8" and value in k.loads

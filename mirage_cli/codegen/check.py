@@ -493,6 +493,8 @@ class _Checker:
                 _must(apart(block.axes) == apart(axes), f"{block.axes} are not {axes}")
             case nodes.InTurns(first, second, d):
                 _must(first.axes == second.axes and nodes.half(d) in first.axes, f"no blocks of every second {d}")
+            case nodes.Entries(table, block):
+                _must(len(table.axes) == 1 and bool(block.axes), f"entries of {table.axes} at {block.axes}")
             case nodes.EverySecond(block):
                 _must(len(block.axes) == 1, f"every second element along one of {block.axes}")
             case nodes.ByteBits(block, less=less) | nodes.PairBits(block, less=less):
@@ -611,6 +613,8 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return block, less
         case nodes.ExpDifference(block, shift):
             return block, shift
+        case nodes.Entries(table, block):
+            return table, block
         case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position() | nodes.Extent():
             return ()
         case nodes.Placed() | nodes.Full():

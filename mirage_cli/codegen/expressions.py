@@ -28,6 +28,7 @@ from mirage_cli.ir.scans import Scan
 from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
+from mirage_cli.ir.tables import Entry
 
 NOWHERE = frozenset[str]()
 FLOAT8_TERMS = {"bfloat16": 128, "float16": 32}
@@ -63,6 +64,8 @@ def computed(s: Scope, e: Eqn) -> Computed:
         return product(s, e)
     if isinstance(e, Scan):
         return Computed(_scanned(s, e))
+    if isinstance(e, Entry):
+        return Computed(_entries(k, e))
     if OPS[e.op].kind == "reduction":
         lanes, clean = summands(s, e)
         return Computed(across(k, e, lanes), clean)
@@ -71,6 +74,13 @@ def computed(s: Scope, e: Eqn) -> Computed:
     if e.op == "size":
         return Computed(_extent(k, e.axes[0]))
     return _elementwise(s, e)
+
+
+def _entries(k: ScheduledKernel, e: Entry) -> Expr:
+    table, index = k.block_of(e.table), k.block_of(e.index)
+    if not index.axes or len(table.axes) != 1:
+        raise EmitError("an entry of a table for one position")
+    return nodes.Entries(table, nodes.Cast(index, k.type_of(e.index), "int32"))
 
 
 def _extent(k: ScheduledKernel, d: str) -> Expr:

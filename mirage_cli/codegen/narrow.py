@@ -141,7 +141,7 @@ def _sum(
     k: ScheduledKernel, e: Eqn, part: Callable[[ScheduledKernel, str], tuple[str, Bits] | None] | None = None
 ) -> Sum | None:
     """A narrow equation as a sum, if part of a block of bytes is added in it. part: what finds that, or `_bits`."""
-    terms, number = _terms(k, e, 1)
+    terms, number = terms_of(k, e, 1)
     for v, c in terms:
         byte = (part or _bits)(k, v) if c == 1 else None
         if byte is not None and k.axes_of(byte[0]) == k.axes_of(e.out):
@@ -151,7 +151,7 @@ def _sum(
     return None
 
 
-def _terms(k: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
+def terms_of(k: ScheduledKernel, e: Eqn, factor: int = 1) -> tuple[list[tuple[str, int]], int]:
     """An equation as a sum of values, of those that it alone reads their own terms, and of a number."""
     row = OPS[e.op]
     if not row.linear:
@@ -163,7 +163,7 @@ def _terms(k: ScheduledKernel, e: Eqn, factor: int) -> tuple[list[tuple[str, int
             assert isinstance(a, Fraction), "a whole number"
             number += factor * c * int(a)
         elif a in k.eqns and sum(x.values.count(a) for x in k.kernel.body) == 1:
-            more, known = _terms(k, k.eqns[a], factor * c)
+            more, known = terms_of(k, k.eqns[a], factor * c)
             terms, number = terms + more, number + known
         else:
             terms.append((a, factor * c))
@@ -230,10 +230,10 @@ def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr
     return nodes.ByteBits(k.block_of(x.byte), *x.bits, less, k.graph.dtype, pure)
 
 
-def subtracted(k: ScheduledKernel, x: Sum) -> Expr:
-    """What is subtracted from the raised bits of a sum."""
+def subtracted(k: ScheduledKernel, x: Sum, raised: bool = True) -> Expr:
+    """What is subtracted from the bits of a sum, raised or as the number that they are."""
     axes, dtype = k.axes({d for v, _ in x.others for d in k.axes_of(v)}), k.graph.dtype
-    less: Expr = nodes.Literal(Fraction(RAISED[dtype] + x.bits[2] - x.number))
+    less: Expr = nodes.Literal(Fraction((RAISED[dtype] + x.bits[2]) * raised - x.number))
     for v, c in x.others:
         less = nodes.Apply("sub" if c > 0 else "add", (less, _number(k, v, axes, ARITHMETIC[dtype])), True, axes)
     return nodes.MatrixType(less) if x.others and dtype == "bfloat16" else less

@@ -682,6 +682,18 @@ class AddedLast:
 
 
 @dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of a block with one axis, a table, at integers."""
+
+    table: Expr
+    x: Expr
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
 class ExpDifference:
     """exp(factor · x - m). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is
     m log2 e."""
@@ -807,6 +819,7 @@ Expr: TypeAlias = (
     | Cast
     | ByteBits
     | HalfWord
+    | Entries
     | PairBits
     | PairBytes
     | EverySecond

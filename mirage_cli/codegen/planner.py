@@ -58,6 +58,7 @@ from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
 from mirage_cli.ir.schedule import REGISTER_BYTES, Early, KernelSchedule, Lead, Schedule
+from mirage_cli.ir.tables import with_entries
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -172,6 +173,8 @@ def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, s
 def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]) -> _Decided:
     """Raises EmitError."""
     kernel = scanned(kernel) if whole_alike(kernel, sizes) else kernel
+    dynamic = {r.dim for r in graph.dynamic}
+    kernel = with_entries(kernel, graph.tensors(), {d: n for d, n in sizes.items() if d not in dynamic})
     left = left_out(graph)
     live = _live(left, kernel, dict(others.lengths), sizes)
     phases = [(graph, kernel)]

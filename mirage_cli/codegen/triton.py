@@ -692,6 +692,12 @@ def _in_turns(x: nodes.InTurns, names: Names) -> str:
     return f"tl.reshape({_moved_last(text, x.axes, x.dim, 1)}, {_shape(x.axes)})"
 
 
+def _entries(x: nodes.Entries, names: Names) -> str:
+    shape = _shape(x.axes)
+    flat = f"tl.reshape({_expr(x.x, names)}, [{shape[1:-1].replace(', ', ' * ')}])"
+    return f"tl.reshape(tl.gather({_expr(x.table, names)}, {flat}, 0), {shape})"
+
+
 def _exp_of_difference(x: str, shift: str, exact: bool, factor: float = 1.0) -> str:
     if not exact:
         return f"tl.exp2({x} * {factor * LOG2E!r} - {shift})"
@@ -735,6 +741,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
     nodes.ByteBits: _byte_bits,
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
+    nodes.Entries: lambda x, names: _entries(x, names),
     nodes.HalfWord: lambda x, names: f"({_expr(x.x, names)}{' >> 16' * x.first}).to(tl.int16)",
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",

@@ -165,7 +165,7 @@ class _Phase:
         self.known[e.out], self.dims[name] = name, e.dims
         if e.out in self.at:
             self.at[name] = self.at[e.out]
-        return Eqn(name, op, args, axes, e.dims, e.type)
+        return replace(e, out=name, op=op, args=args, axes=axes)
 
     def folded(self, e: Eqn, args: tuple[Arg, ...]) -> Arg | None:
         """What an equation comes to in this phase where that is a number, or one of its arguments."""

@@ -18,6 +18,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
+from mirage_cli.ir.tables import Entry, with_entries
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
@@ -49,6 +50,11 @@ NO_VALUES = frozenset[str]()
 SCANNED = 8.0
 """Times that a scan combines an element: with the one before in its thread, with other threads and with other warps, of
 which each takes a part of the elements (Triton 3.6)."""
+
+
+LOOKED_UP = 8.0
+"""Operations that an entry of a table takes: it is read from shared memory, and goes back there to be multiplied. 7.7
+instructions a weight in a loop over indices of 4 bits (triton 3.6, sm_90)."""
 
 
 class Loaded(NamedTuple):
@@ -274,7 +280,8 @@ def model(
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs: of the
     μGraph.
     """
-    placed, inputs, outputs = scanned(kernel), tuple(inputs), tuple(outputs)
+    inputs, outputs = tuple(inputs), tuple(outputs)
+    placed = with_entries(scanned(kernel), {t.name: t for t in inputs})
     placement, dims = place(placed), placed.value_dims
     written = {t.name: t for t in (*inputs, *outputs)}
     halves = _in_halves(placed, inputs)
@@ -427,8 +434,9 @@ class _Known:
         """The blocks of these loads, each alone."""
         for x in loads:
             run = side_by_side(x, self.tensors.get(x.buffer))
-            apart = apart_bytes(x, run[-1], self.element_bytes) if run else 0.0
-            yield Block(x.dims, bytes_of(x, self.element_bytes), run, apart, self.lines[x.out], 1)
+            whole = bytes_of(x, self.element_bytes)
+            apart = apart_bytes(x, run[-1], self.element_bytes) if run else whole
+            yield Block(x.dims, whole, run, apart, self.lines[x.out], 1)
 
 
 def _segment(
@@ -590,6 +598,7 @@ def _elementwise(
         operand = rows.get(frozenset(axes), ())
         key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
         flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
+        flops = LOOKED_UP if isinstance(e, Entry) else flops
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
     return tuple(key._replace(operations=n, reads=conversions[key]) for key, n in operations.items())

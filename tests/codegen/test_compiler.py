@@ -13,6 +13,7 @@ from triton import knobs
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.measure import Failure, FailureKind
 from tests.codegen.conftest import Compile, CompileText, Stages
 from tests.codegen.test_triton import kernel, schedule
@@ -54,6 +55,42 @@ def test_pairs_of_bytes_come_from_shared_memory_as_the_matrix_units_take_them(
     text = loop(graph, plan, stage)
     assert "-> tensor<64x64xi16, #ttg.dot_op<" in text and "local_alloc" not in text and "convert_layout" not in text
     assert "ldmatrix.sync.aligned.m8n8.x4.trans" in stage(graph, plan, 90, "ptx")
+
+
+WORDS = """
+mugraph g float16
+dims m=16 k=1024 n=1024 w=128
+input X f16[m, k]
+input W i32[{tensor}]
+output Y f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[{access}]
+  at[{along}] = index({along})
+  part[{along}] = remainder(at, 8)
+  by[{along}] = mul(4, part)
+  behind[k, n] = shift_right(W, by)
+  Q[k, n] = remainder(behind, 16)
+  Y[m, n] = dot(X, Q; k)
+  store Y[m, n] = Y
+"""
+
+
+@pytest.mark.parametrize(
+    ("along", "tensor", "access", "depth", "operand"),
+    [("n", "k, w", "k, n//8", 64, "32x64xi16"), ("k", "w, n", "k//8, n", 128, "128x16xi32")],
+)
+def test_parts_of_words_are_converted_where_the_matrix_units_take_them(
+    stage: Stages, along: str, tensor: str, access: str, depth: int, operand: str
+) -> None:
+    """Of words along the columns the read is transposed, of words along the sum each thread reads its own."""
+    graph = parse_mugraph(WORDS.format(along=along, tensor=tensor, access=access).lstrip("\n"))
+    plan = with_warps(schedule(graph, f"m=16 n=128 k={depth}", "n k m"), 2)
+    text = loop(graph, plan, stage)
+    assert f"-> tensor<{operand}, #ttg.dot_op<" in text and "local_alloc" not in text
+    transposed = "ldmatrix.sync.aligned.m8n8.x4.trans" in stage(graph, plan, 90, "ptx")
+    assert transposed or along == "k"
 
 
 def test_bytes_along_the_sum_are_read_eight_at_a_time(stage: Stages) -> None:

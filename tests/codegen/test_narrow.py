@@ -202,6 +202,20 @@ def test_products_of_phases_are_added_up_before_they_are_put_together() -> None:
 
 
 @pytest.mark.parametrize(("plan", "pairs"), PAIRED)
+def test_bytes_less_zero_points_are_what_bfloat16_holds(plan: str, pairs: int) -> None:
+    """Sums of bytes with other small numbers, too, are made of pairs, or added in that type where they are read."""
+    text = BYTES.replace("D[k, n] = sub(W, Z)", "less[k, n] = sub(W, Z)\n  D[k, n] = add(less, 3)")
+    g = graph(beside_bfloat16(text), n=256, m=40)
+    found = emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+    assert found.count("(pair_bytes(W, ") == 2 * pairs
+    exact = "to_bfloat16(W.to(tl.float32)).to(MATRIX_TYPE) - to_bfloat16(Z.to(tl.float32)).to(MATRIX_TYPE)"
+    assert pairs or exact in found
+    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
+    want = expected(BYTES, {**x, "Z": x["Z"] - 3})
+    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
+
+
+@pytest.mark.parametrize(("plan", "pairs"), PAIRED)
 def test_bytes_are_read_two_at_a_time_beside_bfloat16(plan: str, pairs: int) -> None:
     text = BYTES.replace("  D[k, n] = sub(W, Z)\n  V[k, n] = mul(D, S)", "  V[k, n] = mul(W, S)").replace("f16", "bf16")
     text = text.replace("p float16", "p bfloat16").replace("input Z i8[groups, n] below 16\n", "")
@@ -392,7 +406,7 @@ def test_parts_that_two_bytes_of_a_word_share_are_integers() -> None:
 
 
 def test_what_bfloat16_does_not_hold_is_computed_in_float32() -> None:
-    """Sums beyond 256, and what something else than a product takes. Bytes less zero points it holds."""
+    """Sums beyond 256, and what something else than a product takes."""
     plan = PAIRED[0][0]
 
     def narrow(text: str) -> int:
@@ -404,12 +418,6 @@ def test_what_bfloat16_does_not_hold_is_computed_in_float32() -> None:
     assert narrow(large) == 2  # of both phases, but what is added to one of them
     assert narrow(NIBBLES.replace("  V[k, n] = mul(D, S)", "  E[k, n] = exp(D)\n  V[k, n] = mul(E, S)")) == 0
     assert narrow(BYTES) == 0
-    exact = "to_bfloat16(W.to(tl.float32)).to(MATRIX_TYPE) - to_bfloat16(Z.to(tl.float32)).to(MATRIX_TYPE)"
-    g = graph(beside_bfloat16(BYTES), n=256)
-    assert exact in emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
-    x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
-    want = expected(BYTES, x)
-    assert (ran(g, plan, x).double() - want).abs().max() <= 8e-3 * want.abs().max()
     g = graph(beside_bfloat16(large), n=256)
     x = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs(g).items()}
     half = torch.arange(256)[:, None] % 2 * 122 * x["S"].double().repeat_interleave(64, 0)

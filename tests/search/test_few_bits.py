@@ -126,6 +126,84 @@ def test_words_of_4_bits_cost_what_bytes_do_in_blocks_that_eight_phases_share() 
     assert us(words, 128, 64, 1) < us(words, 128, 128, 2)  # rows of 64 words are whole lines
 
 
+ALONG_COLUMNS = """
+mugraph words float16
+dims m=16 k=4096 n=14336 columns=1792 groups=32
+input X f16[m, k]
+input W i32[k, columns]
+input S f16[groups, n]
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  S = load S[k//128, n]
+  X = load X[m, k]
+  W = load W[k, n//8]
+  t7[n] = index(n)
+  t8[n] = remainder(t7, 8)
+  t9[n] = mul(4, t8)
+  t10[k, n] = shift_right(W, t9)
+  P[k, n] = remainder(t10, 16)
+  t15[k, n] = mul(P, S)
+  O[m, n] = dot(X, t15; k)
+  store O[m, n] = O
+"""
+
+
+def test_words_along_columns_take_blocks_of_which_each_part_has_enough() -> None:
+    """Of 64 columns or more: a fourth of fewer is too short for the matrix units, and a warp has 16 of it or more."""
+    graph = parse_mugraph(ALONG_COLUMNS.lstrip("\n"))
+
+    (made,) = (e for w in models(graph)["k0"].segments for e in w.elementwise if e.made is not None)
+    assert made.made is not None and made.made.least == (("n", 64),) and made.sharing == 4
+
+    def us(n: int, warps: int) -> float:
+        plan = f"k0: m=16 k=128 n={n} order=n,k,m warps={warps} stages=4 overlap"
+        return float(first_kernel(graph, plan).busy["arithmetic"][0])
+
+    assert us(128, 8) > 1.4 * us(128, 4)  # four warps make what two would, eight twice that
+
+
+TABLE = """
+mugraph table bfloat16
+dims m=1 k=4096 n=14336 half=2048 t=16 blocks=64
+input X bf16[m, k]
+input W i8[n, half]
+input T bf16[t]
+input A bf16[n, blocks]
+output O bf16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid t:tile
+  W = load W[n, k//2]
+  T = load T[t]
+  X = load X[m, k]
+  A = load A[n, k//64]
+  t8[t] = index(t)
+  t1[k] = index(k)
+  t2[k] = remainder(t1, 2)
+  t3[k] = eq(t2, 0)
+  t4[k, n] = floor_divide(W, 16)
+  t5[k, n] = add(t4, 8)
+  t6[k, n] = remainder(W, 16)
+  I[k, n] = where(t3, t5, t6)
+  t9[k, n, t] = eq(t8, I)
+  t10[k, n, t] = where(t9, T, 0)
+  Q[k, n] = sum(t10; t)
+  v0[k, n] = mul(Q, A)
+  O[m, n] = dot(X, v0; k)
+  store O[m, n] = O
+"""
+
+
+def test_entries_of_a_table_cost_no_comparison_with_each() -> None:
+    """16 numbers for 4 bits each (NF4): 96 us as sums."""
+    graph = parse_mugraph(TABLE.lstrip("\n"))
+    found = best_schedule(models(graph)["k0"], graph.sizes, find_target("h200"))
+    assert found is not None and found[0] < 40
+    lost = parse_mugraph(TABLE.lstrip("\n").replace("where(t3, t5, t6)", "where(t3, t4, t6)"))  # may be negative
+    summed = best_schedule(models(lost)["k0"], lost.sizes, find_target("h200"))
+    assert summed is not None and summed[0] > 2 * found[0]
+
+
 @pytest.mark.parametrize(("warps", "buffers"), [(2, 3), (4, 4)])
 def test_warpgroups_read_from_one_buffer_more(warps: int, buffers: int) -> None:
     """Of a product of what is loaded; single warps have read their operands before the next copy begins."""
@@ -161,6 +239,27 @@ def test_bytes_less_zero_points_along_the_sum_are_worth_a_kernel_of_their_own(m:
     graph = parse_mugraph(ALONG_THE_SUM.lstrip("\n")).resized({"m": m})
     found = best_schedule(models(graph)["k0"], graph.sizes, find_target("h200"))
     assert found is not None and found[0] < 18
+
+
+PICKED = """
+mugraph picked float16
+dims m=256 k=64 n=512
+input X f16[n]
+input T i32[m, k] below n
+output O f16[m, k]
+
+kernel k0 generated m:grid k:tile
+  X = load X[T{n}[m, k]]
+  O[m, k] = exp(X)
+  store O[m, k] = O
+"""
+
+
+def test_what_has_no_neighbours_wastes_what_its_element_leaves_of_a_line() -> None:
+    """Of rows that a table names by elements, none lie side by side."""
+    graph = parse_mugraph(PICKED.lstrip("\n"))
+    e = first_kernel(graph, "k0: m=4 order=m,k warps=4 stages=3 overlap")
+    assert 0 < e.us[0] < 100
 
 
 APART = """

@@ -164,12 +164,14 @@ def test_products_of_a_warp_wait_for_each_other_along_a_long_sum() -> None:
 
 
 def test_where_three_stages_have_no_room_two_are_tried() -> None:
-    """Blocks of 64 rows of a latent of 512: half the iterations of those of 32."""
+    """Blocks of 64 rows of a latent of 512: half the iterations of those of 32. Warpgroups take 313,344 bytes for three
+    stages, where single warps, with queries as rows, take 147,456 (triton 3.6, sm_90)."""
     latent = parse_mugraph(ATTENTION).resized({"h": 2, "q": 16, "s": 4096, "d": 512, "e": 256})
     (m,) = models(latent).values()
-    found = {(s.tile("q"), s.tile("s"), s.stages) for s in ranked(m, latent.sizes, H100)}
-    assert {stages for q, s, stages in found if (q, s) == (16, 64)} == {2}
-    assert {stages for q, s, stages in found if (q, s) == (16, 32)} == {3}
+    found = [(s.tile("q"), s.tile("s"), s.order[0] == "d", s.stages) for s in ranked(m, latent.sizes, H100)]
+    assert {stages for *blocks, stages in found if blocks == [16, 64, True]} == {2}
+    assert {stages for *blocks, stages in found if blocks == [16, 64, False]} == {3}
+    assert {stages for *blocks, stages in found if blocks == [16, 32, True]} == {3}
 
 
 def test_what_is_loaded_and_kept_says_how_many_blocks_have_room() -> None:
