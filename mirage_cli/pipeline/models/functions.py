@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, overload  # Any: tensors, and what functions of them return
 
 import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
@@ -25,6 +26,40 @@ from mirage_cli.pipeline.models.regions import exported, whole
 
 Sizes = tuple[object, ...]
 """Shapes, types and devices, and the types that autocast computes in."""
+
+
+class Flat:
+    """A function that returns a tensor, or a tuple of several. structure: what another returns them in, once called."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function, self.name = function, name
+        self.structure: TreeSpec | None = None
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        leaves, self.structure = tree_flatten(self.function(*tensors))
+        if others := [x for x in leaves if not isinstance(x, torch.Tensor)]:
+            raise TraceError(self.name, f"a kernel returns tensors alone, and not {type(others[0]).__name__}")
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    @property
+    def same(self) -> bool:
+        """Whether the other returns what this does."""
+        tree = self.structure
+        assert tree is not None, "it was called"
+        return tree.is_leaf() or (tree.type is tuple and tree.num_leaves == tree.num_children > 1)
+
+
+class Structured(torch.nn.Module):
+    """What a flat function returns, in the structure of the other."""
+
+    def __init__(self, inner: torch.nn.Module, flat: Flat) -> None:
+        super().__init__()
+        self.inner, self.flat = inner, flat
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        made = self.inner(*tensors)
+        assert self.flat.structure is not None, "it was called when it was traced"
+        return tree_unflatten(list(made) if isinstance(made, tuple) else [made], self.flat.structure)
 
 
 class KernelFunction:
@@ -74,7 +109,8 @@ class KernelFunction:
 
     def find(self, tensors: Sequence[torch.Tensor], settings: Settings) -> Kernel | NoKernelError:
         sizes, name = self.sizes(tensors), self.name
-        made = exported(Function(self.function), tuple(x.detach() for x in tensors))
+        own = Function(flat := Flat(self.function, name))
+        made = exported(own, tuple(x.detach() for x in tensors))
         program = whole(made, name)
         region = program.region
         if name.isidentifier() and name.islower() and not name.startswith("_"):
@@ -84,8 +120,11 @@ class KernelFunction:
         missing = isinstance(found, NoKernelError)
         if program.checks is not None and kernels.measures:
             program.checks.compile(dynamic=False)  # into one kernel
-        own = Function(self.function)
-        self.known[sizes] = self.function if missing else Replaced(own, region, found, program.checks)
+        if missing:
+            self.known[sizes] = self.function
+        else:
+            replaced = Replaced(own, region, found, program.checks)
+            self.known[sizes] = replaced if flat.same else Structured(replaced, flat)
         return found
 
 
