@@ -125,12 +125,13 @@ class Decomposition:
     @cached_property
     def precise(self) -> frozenset[Form]:
         p = self.program
-        values = (p.exact() | p.promoted()) - p.widened() | p.added_back() | p.internals
+        values = ((p.exact() | p.promoted()) - p.widened() | p.added_back() | p.internals) - p.chosen().keys()
         return frozenset(f for v in values for f in self.forms[v])
 
     @cached_property
     def rounded(self) -> Mapping[Form, str]:
-        types, found = self.program.float_types(), dict[Form, str]()
+        types = self.program.float_types()
+        found = {f: dtype for v, dtype in self.program.chosen().items() for f in self.forms[v]}
         for e in self.program.eqns:
             own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
             for f in self.forms[e.out] if cast_of(e) else own:

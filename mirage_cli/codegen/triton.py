@@ -347,7 +347,7 @@ def _turned(blocks: Sequence[str], axes: Axes, x: nodes.Turns) -> str:
     """Several blocks as one, whose elements along an axis are theirs in turns; where there is more room, those of the
     first again."""
     shape = ", ".join(f"BLOCK_{a} * {x.room}" if a == x.dim else f"BLOCK_{a}" for a in axes)
-    whole = [*blocks, *blocks[:1] * (x.room - x.count)]
+    whole = [*blocks, *[blocks[0]] * (x.room - x.count)]
     return f"tl.reshape({_moved_last(_joined(whole), axes, x.dim, x.room.bit_length() - 1)}, [{shape}])"
 
 

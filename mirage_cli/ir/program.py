@@ -509,6 +509,20 @@ class Program:
         casts = (e for e in self.eqns if cast_of(e) == "float32")
         return frozenset(e.out for e in casts if types.get(e.values[0]) in HALVES and e.values[0] in own)
 
+    def chosen(self) -> dict[str, str]:
+        """Values that are numbers of inputs of 16 bits, or infinite, and this type: what is read of such an input, what
+        masks leave of it, and its largest and least elements are as exact in 16 bits."""
+        found = {t.name: t.dtype for t in self.inputs if t.dtype in HALVES}
+        for e in self.eqns:
+            if e.op == "rename" or OPS[e.op].extremum:
+                own: Collection[Arg] = e.values[:1]
+            else:
+                own = [a for a in e.args[1:] if a not in (math.inf, -math.inf)] if e.op == "where" else ()
+            types = {found.get(a, "") if isinstance(a, str) else "" for a in own}
+            if len(types) == 1 and "" not in types:
+                (found[e.out],) = types
+        return {e.out: found[e.out] for e in self.eqns if e.out in found}
+
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
         found.update((e.out, e.type) for e in self.eqns)

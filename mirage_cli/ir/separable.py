@@ -178,8 +178,10 @@ class _Without:
         return e.place if isinstance(e, Eqn) else None
 
     def number(self, x: Arg) -> Number | None:
-        e = self.of_all.known[x] if isinstance(x, str) else x
-        return self.of_all.dims[e.axes[0]] if isinstance(e, Eqn) and e.op == "size" else e if e is x else None
+        if not isinstance(x, str):
+            return x
+        e = self.of_all.known[x]
+        return self.of_all.dims[e.axes[0]] if isinstance(e, Eqn) and e.op == "size" else None
 
     def both(self, mask: str, other: str) -> str:
         return self.add("and", (mask, other), ())

@@ -3,10 +3,10 @@
     O = dot(X[b, c, y + i, x + j], W[e, c, i, j]; c, i, j)
     -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
 
-The matrix units wait for an operand in every iteration where threads can load less at once than an asynchronous copy
-moves. Elements that are loaded one by one, as of odd rows of float32, go to shared memory in an order in which all
-threads wait for one bank. x + j may begin at any element, along c elements lie apart, and rows of an odd number of
-elements begin anywhere. What is copied has an axis last along which a block's elements lie side by side, and its rows
+The matrix units wait for an operand in every iteration where threads load it in pieces of less than 16 bytes. Elements
+that are loaded one by one, as of odd rows of float32, go to shared memory in an order in which all threads wait for one
+bank. x + j may begin at any element, along c elements lie apart, and rows of an odd number of elements begin anywhere.
+What is copied has an axis last along which a block's elements lie side by side, and its rows
 are those of an intermediate, which begin at multiples of 16 bytes.
 
     O = dot(A[k, m], B[k, n], k), of float32  -->  A_laid[m, k] = A, and the product of it and B
@@ -25,7 +25,6 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
@@ -49,10 +48,10 @@ from mirage_cli.target.gpus import Target
 
 
 def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, Tensor]:
-    """Copies of inputs from which products of the best plan are fed faster: where they load one element at once, or
-    less than an asynchronous copy moves, or than a library is fast with, in a memory order in which they do not; and
-    where the program reads an input rounded to a smaller type alone, in this type. None of a tensor that is changed,
-    that names positions, or that is a mask."""
+    """Copies of inputs from which products of the best plan are fed faster: where they load less at once than an
+    instruction may, or than a library is fast with, in a memory order in which they do not; and where the program reads
+    an input rounded to a smaller type alone, in this type. None of a tensor that is changed, that names positions, or
+    that is a mask."""
     found: dict[str, Tensor] = {}
     copied = (t for t in program.inputs if t.below is None and tensor_type(t) != "bool")
     tensors = {t.name: t for t in copied if t.name not in program.changed}
@@ -124,8 +123,8 @@ def _across_the_sum(c: ScheduledGraph) -> Iterator[tuple[Load, tuple[str, ...]]]
 
 
 def _narrow(c: ScheduledGraph, target: Target) -> Iterator[Load]:
-    """Loads of a plan of which threads load one element at once, or less than an asynchronous copy moves, and that a
-    product sums; and those of a library whose rows are not aligned."""
+    """Loads of a plan of which threads load less at once than an instruction may, and that a product sums; and those
+    of a library whose rows are not aligned."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
     for k in c.graph.kernels:
         if k.kind == "library":
@@ -136,7 +135,7 @@ def _narrow(c: ScheduledGraph, target: Target) -> Iterator[Load]:
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < max(COPY_BYTES, 2 * size):
+            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < WIDEST_BYTES:
                 yield x
 
 

@@ -31,16 +31,10 @@ class Storage:
         places: dict[Form, list[tuple[Tensor, Tensor, Access]]] = {}
         for (t, whole, access), f in zip(d.program.places(), d.outputs, strict=True):
             self.written[f] = self.written.get(f, 0) + DTYPE_BYTES[t.dtype]
-            places.setdefault(f, []).append((t, whole, access))
-        self.places = {"@" + f.key: some for f, some in places.items() if self.known_place(f, some)}
+            if f.dims == frozenset(dims_of(access)):  # others repeat themselves along an axis that no kernel has yet
+                places.setdefault(f, []).append((t, whole, access))
+        self.places = {"@" + f.key: some for f, some in places.items() if apart(some)}
         """Where outputs hold classes, of those that lie in parts of tensors or in several orders."""
-
-    @staticmethod
-    def known_place(f: Form, some: Sequence[tuple[Tensor, Tensor, Access]]) -> bool:
-        """Whether a class is stored otherwise than as a tensor of its own."""
-        accesses = {access for _, _, access in some}
-        in_turn = len(accesses) > 1 and all(f.dims == frozenset(dims_of(a)) for a in accesses)
-        return in_turn or any(t is not whole for t, whole, _ in some)
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
@@ -103,3 +97,8 @@ class Storage:
         small = {t.name for t in self.d.program.inputs if t.dtype in HALVES}
         small |= {"@" + f.key for f in x.leaves if self.dtype_of(f) in HALVES}
         return exact_values(x.kernels, self.d.program.dtype, inputs, buffers, small)
+
+
+def apart(places: Sequence[tuple[Tensor, Tensor, Access]]) -> bool:
+    """Whether these outputs are otherwise than one tensor of its own, by (output, tensor, where it lies there)."""
+    return len({access for _, _, access in places}) > 1 or any(t is not whole for t, whole, _ in places)

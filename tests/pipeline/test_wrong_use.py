@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten
 
 import mirage_cli
 from mirage_cli.errors import MirageError, NoKernelError, TraceError
@@ -505,7 +506,7 @@ def test_a_function_is_pytorchs_where_a_kernel_is_not_it(gated: Any) -> None:
         (lambda x: F.gelu(x), (X.to(torch.complex64),), "complex64"),
         (lambda x: x.nonzero() * 2, (X,), "a size of what it makes depends"),
         (lambda x: x * x.sum().item(), (X,), "aten._local_scalar_dense: no operator that is known here"),
-        (lambda x: str(x), (X,), "computes nothing of its arguments that is a tensor"),
+        (lambda x: str(x), (X,), "returns tensors alone, and not str"),
         (lambda x: x, (X,), "computes nothing of its arguments that is a tensor"),
     ],
 )
@@ -522,6 +523,32 @@ def test_what_cannot_be_called_is_no_model(optimize: Optimize) -> None:
 def test_a_kernels_arguments_are_given_by_position() -> None:
     with pytest.raises(TraceError, match="give x by position"):
         mirage_cli.kernel(lambda x: F.gelu(x))(x=X)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2,
+        lambda x: (x * 2,),
+        lambda x: [x * 2, x + 1],
+        lambda x: (x * 2, x + 1),
+        lambda x: {"twice": x * 2, "more": (x + 1, [x - 1])},
+    ],
+)
+def test_a_kernels_results_lie_in_what_the_function_returns(function: Callable[..., Any]) -> None:
+    fast = mirage_cli.kernel(function)
+    for x in (X, X.clone().requires_grad_()):
+        made, wanted = (tree_flatten(f(x)) for f in (fast, function))
+        assert made[1] == wanted[1]
+        for y, right in zip(made[0], wanted[0], strict=True):
+            assert torch.equal(y, right) and y.requires_grad == right.requires_grad
+    assert StandIn.calls == 1
+
+
+@pytest.mark.parametrize(("function", "what"), [(lambda x: (x * 2, None), "NoneType"), (lambda x: [3, x * 2], "int")])
+def test_what_is_no_tensor_is_no_result(function: Callable[..., Any], what: str) -> None:
+    with pytest.raises(TraceError, match=f"returns tensors alone, and not {what}"):
+        mirage_cli.kernel(function)(X)
 
 
 # -- programs

@@ -158,6 +158,24 @@ def test_ten_outputs_are_one_kernel_at_the_price_of_their_places() -> None:
         assert priced <= c.predicted_us <= priced + gaps_us + 0.01
 
 
+REPEATED = """
+name: repeated
+dims: {n: 1000, i: 3}
+dtype: float32
+inputs: {X: [n]}
+program: |
+  O[n, 0] = X
+  O[n, 1] = 0 * X
+  O[n, 2] = exp(X)
+outputs: {O: [n, i]}
+"""
+
+
+def test_a_part_may_repeat_itself_along_an_axis() -> None:
+    program, result = without_time(REPEATED)
+    assert all(check_equivalence(program, c.graph, 0).ok for c in (result.as_written, *result.candidates[:2]))
+
+
 COVARIANCES = """
 name: covariances
 dims: {n: 100000, i: 3, j: 3, k: 3}

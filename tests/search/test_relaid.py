@@ -152,6 +152,13 @@ def test_rows_that_are_aligned_stay_where_they_are() -> None:
     assert orders(lower(parse_spec(even).at())) == {}
 
 
+@pytest.mark.parametrize(("k", "h"), [(130, 70), (132, 76)])
+def test_rows_that_are_read_in_pieces_are_copied_too(k: int, h: int) -> None:
+    """Of 4 bytes and of 8."""
+    p = lower(parse_spec(ODD.replace("k: 131", f"k: {k}").replace("h: 69", f"h: {h}")).at())
+    assert orders(p) == {"A": ("m", "k"), "B": ("h", "k"), "C": ("n", "h")}
+
+
 def test_long_rows_of_intermediates_are_aligned_at_other_sizes_too() -> None:
     p = lower(parse_spec(ODD).at())
     graphs = [x.graph for x in search_program(p, H200, Options(tune=False)).plans]

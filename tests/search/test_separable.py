@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.separable import separable
@@ -100,3 +101,19 @@ def test_kernels_that_do_are_right(program: str, dims: str, interpreter: Interpr
 )
 def test_other_windows_are_as_they_were(program: str, dims: str) -> None:
     assert separated(windows(program, dims)) is None
+
+
+@pytest.mark.parametrize(("program", "dtype"), [("X", "float16"), ("X * 2", None)])
+def test_the_largest_element_of_16_bits_lies_in_memory_as_such(program: str, dtype: str | None) -> None:
+    """It is as exact. What is computed of an input is not rounded before it is compared."""
+    text = windows(f"max(pad({program}, -inf)[y + i - 2, x + j - 2], i, j)").replace("float32", "float16")
+    p = separated(text)
+    assert p is not None
+    d = decompose(p)
+    assert [d.rounded.get(f) for f in d.forms["O_rest"]] == [dtype]
+    assert (p.chosen().keys() >= {"O_rest", "O"}) == (dtype is not None)
+
+
+def test_kernels_that_keep_it_in_16_bits_are_right(interpreter: Interpreter) -> None:
+    text = windows("max(pad(X, -inf)[y + i - 2, x + j - 2], i, j)").replace("float32", "float16")
+    assert problem(text, interpreter) is None

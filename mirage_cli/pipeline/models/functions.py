@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, overload  # Any: tensors, and what functions of them return
 
 import torch
+from torch.fx.graph import CodeGen
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
@@ -25,6 +27,36 @@ from mirage_cli.pipeline.models.regions import exported, whole
 
 Sizes = tuple[object, ...]
 """Shapes, types and devices, and the types that autocast computes in."""
+
+
+class Structured(torch.nn.Module):
+    """What a function of tensors returns, by a module that returns a tensor, or a tuple of several."""
+
+    def __init__(self, inner: torch.nn.Module, structure: TreeSpec) -> None:
+        super().__init__()
+        self.inner, self.structure = inner, structure
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        made = self.inner(*tensors)
+        return tree_unflatten(list(made) if isinstance(made, tuple) else [made], self.structure)
+
+
+def flat(results: Sequence[Any]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def flattened(model: torch.fx.GraphModule, name: str) -> TreeSpec:
+    """Has an exported model return a tensor, or a tuple of several. What it returned them in. Raises TraceError where
+    one is no tensor."""
+    structure: TreeSpec = model.graph._codegen.pytree_info.out_spec  # pyright: ignore
+    (output,) = model.graph.find_nodes(op="output")
+    results = [*output.args[0]]
+    if others := [x for x in results if not isinstance(x, torch.fx.Node)]:
+        raise TraceError(name, f"a kernel returns tensors alone, and not {type(others[0]).__name__}")
+    output.args = (flat(results),)
+    model.graph.set_codegen(CodeGen())
+    model.recompile()
+    return structure
 
 
 class KernelFunction:
@@ -72,9 +104,16 @@ class KernelFunction:
     def name(self) -> str:
         return getattr(self.function, "__name__", "kernel")
 
+    @staticmethod
+    def by(kernel: Replaced, structure: TreeSpec) -> torch.nn.Module:
+        """A kernel whose results lie in what the function returns."""
+        several = structure.num_leaves == structure.num_children > 1 and structure.type is tuple
+        return kernel if structure.is_leaf() or several else Structured(kernel, structure)
+
     def find(self, tensors: Sequence[torch.Tensor], settings: Settings) -> Kernel | NoKernelError:
         sizes, name = self.sizes(tensors), self.name
         made = exported(Function(self.function), tuple(x.detach() for x in tensors))
+        structure = flattened(made, name)
         program = whole(made, name)
         region = program.region
         if name.isidentifier() and name.islower() and not name.startswith("_"):
@@ -84,8 +123,10 @@ class KernelFunction:
         missing = isinstance(found, NoKernelError)
         if program.checks is not None and kernels.measures:
             program.checks.compile(dynamic=False)  # into one kernel
-        own = Function(self.function)
-        self.known[sizes] = self.function if missing else Replaced(own, region, found, program.checks)
+        own = Function(lambda *given: flat(tree_leaves(self.function(*given))))
+        self.known[sizes] = (
+            self.function if missing else self.by(Replaced(own, region, found, program.checks), structure)
+        )
         return found
 
 
