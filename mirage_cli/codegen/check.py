@@ -17,6 +17,7 @@ from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start, apart
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT
+from mirage_cli.ir.turns import LOADED
 
 NOWHERE = frozenset[str]()
 
@@ -146,7 +147,7 @@ class _Checker:
             _must(alike and s.ahead is None, f"{s.out} has a mask of another block")
         if s.ahead is not None:
             self.load_ahead(s, s.ahead)
-        _must(len(s.others) in (0, 1, 3), f"{s.out} is loaded in turns with {len(s.others)} others")
+        _must(len(s.others) + 1 in (1, *LOADED), f"{s.out} is loaded in turns with {len(s.others)} others")
         for out in (s.out, *s.others) if s.ahead is None else ():
             self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & {*apart(s.axes)}))
         self.turns(access, s.within, len(s.others))
