@@ -26,7 +26,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
-from mirage_cli.ir.tables import Entry
+from mirage_cli.ir.tables import TableEntry
 from mirage_cli.ir.whole import EXACT, LOADED, Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
@@ -428,7 +428,7 @@ class ScheduledKernel:
         if value in self.small_integers:
             return self.graph.dtype
         e = self.eqns[value]
-        if isinstance(e, Entry):
+        if isinstance(e, TableEntry):
             return self.type_of(e.table)
         return cast_of(e) or {"float": "float32", "int": "int32", "bool": "bool"}[e.type]
 

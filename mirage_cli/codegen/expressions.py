@@ -28,7 +28,7 @@ from mirage_cli.ir.scans import Scan
 from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
-from mirage_cli.ir.tables import Entry
+from mirage_cli.ir.tables import TableEntry
 
 NOWHERE = frozenset[str]()
 FLOAT8_TERMS = {"bfloat16": 128, "float16": 32}
@@ -64,7 +64,7 @@ def computed(s: Scope, e: Eqn) -> Computed:
         return product(s, e)
     if isinstance(e, Scan):
         return Computed(_scanned(s, e))
-    if isinstance(e, Entry):
+    if isinstance(e, TableEntry):
         return Computed(_entries(k, e))
     if OPS[e.op].kind == "reduction":
         lanes, clean = summands(s, e)
@@ -76,7 +76,7 @@ def computed(s: Scope, e: Eqn) -> Computed:
     return _elementwise(s, e)
 
 
-def _entries(k: ScheduledKernel, e: Entry) -> Expr:
+def _entries(k: ScheduledKernel, e: TableEntry) -> Expr:
     table, index = k.block_of(e.table), k.block_of(e.index)
     if not index.axes or len(table.axes) != 1:
         raise EmitError("an entry of a table for one position")

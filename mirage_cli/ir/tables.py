@@ -2,8 +2,9 @@
 
     sum(where(index(t) == I[k, n], T[t], 0); t)   -->   the entry of T at I[k, n], with the role t:tile
 
-μGraphs keep the sum, which says all of it. As with scans, the cost model and the planner see the kernel with an `Entry`
-in its place, where the index is between 0 and the table's length whatever the data is: elsewhere the sum is 0.
+μGraphs keep the sum, which says all of it. As with scans, the cost model and the planner see the kernel with a
+`TableEntry` in its place, where the index is between 0 and the table's length whatever the data is: elsewhere the sum
+is 0.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Tensor, live_eqns
 from mirage_cli.ir.whole import bounds
 
+PLACED_AS = "power"
+"""The row by which an entry is placed and typed: an elementwise one of two numbers. Text and price are its own."""
+
 
 @dataclass(frozen=True, slots=True)
-class Entry(Eqn):
+class TableEntry(Eqn):
     """The entry of its first argument, a table, at its second, an index. It stands where the index does."""
 
     @property
@@ -31,8 +35,11 @@ class Entry(Eqn):
 
 
 def with_entries(kernel: Kernel, tensors: Mapping[str, Tensor], sizes: Mapping[str, int] | None = None) -> Kernel:
-    """The kernel with the entries of tables that it holds whole. sizes: of axes that are
-    the same in all calls; None where they are not known yet, and an index counts as one of the table's."""
+    """The kernel with the entries of tables that it holds whole.
+
+    sizes: of axes that are the same in all calls; None where they are not known yet, and an index counts as one of the
+    table's.
+    """
     found = {x.out: x for e in kernel.body if (x := _entry(e, kernel, tensors, sizes)) is not None}
     if not found:
         return kernel
@@ -40,7 +47,7 @@ def with_entries(kernel: Kernel, tensors: Mapping[str, Tensor], sizes: Mapping[s
     return replace(kernel, body=tuple(live_eqns(body, {s.value for s in kernel.stores})))
 
 
-def _entry(e: Eqn, kernel: Kernel, tensors: Mapping[str, Tensor], sizes: Mapping[str, int] | None) -> Entry | None:
+def _entry(e: Eqn, kernel: Kernel, tensors: Mapping[str, Tensor], sizes: Mapping[str, int] | None) -> TableEntry | None:
     """A sum as an entry of a table."""
     eqns, loads = {x.out: x for x in kernel.body}, {x.out: x for x in kernel.loads}
     if e.op != "sum" or len(e.axes) != 1 or e.axes[0] not in kernel.with_role("tile"):
@@ -61,4 +68,4 @@ def _entry(e: Eqn, kernel: Kernel, tensors: Mapping[str, Tensor], sizes: Mapping
     if between is None or axis in eqns[index].dims or eqns[index].type != "int":
         return None
     inside = between[0] >= 0 and (sizes is None or between[1] < sizes.get(axis, 0))
-    return Entry(e.out, "power", (str(table), index), (), e.dims, "float") if inside else None
+    return TableEntry(e.out, PLACED_AS, (str(table), index), (), e.dims, "float") if inside else None

@@ -18,7 +18,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
-from mirage_cli.ir.tables import Entry, with_entries
+from mirage_cli.ir.tables import TableEntry, with_entries
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
@@ -598,7 +598,7 @@ def _elementwise(
         operand = rows.get(frozenset(axes), ())
         key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
         flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
-        flops = LOOKED_UP if isinstance(e, Entry) else flops
+        flops = LOOKED_UP if isinstance(e, TableEntry) else flops
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
     return tuple(key._replace(operations=n, reads=conversions[key]) for key, n in operations.items())

@@ -8,7 +8,7 @@ import torch
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.tables import Entry, with_entries
+from mirage_cli.ir.tables import TableEntry, with_entries
 from mirage_cli.search.work import models
 from tests.codegen.test_narrow import graph, schedule
 
@@ -91,13 +91,13 @@ def test_entries_of_a_table(plan: str, dtype: str) -> None:
 def test_what_is_no_entry_is_summed(old: str, new: str) -> None:
     g = graph(TEXT.replace(old, new))
     kernel = with_entries(g.kernels[0], g.tensors(), g.sizes)
-    assert not any(isinstance(e, Entry) for e in kernel.body)
+    assert not any(isinstance(e, TableEntry) for e in kernel.body)
 
 
 def test_nothing_has_the_table_s_axis_besides_it() -> None:
     """Neither in the kernel that is written, nor in what the cost model sees of it."""
     g = graph(TEXT)
     kernel = with_entries(g.kernels[0], g.tensors(), g.sizes)
-    assert [e.out for e in kernel.body if isinstance(e, Entry)] == ["Q"]
+    assert [e.out for e in kernel.body if isinstance(e, TableEntry)] == ["Q"]
     assert [v for v, dims in kernel.value_dims.items() if "t" in dims] == ["T"]
     assert models(g)["k0"].placed.body == kernel.body
