@@ -3,7 +3,7 @@
     sum(where(index(t) == I[k, n], T[t], 0); t)   -->   the entry of T at I[k, n], with the role t:tile
 
 μGraphs keep the sum, which says all of it. As with scans, the cost model and the planner see the kernel with a
-`TableEntry` in its place, where the index is between 0 and the table's length whatever the data is: elsewhere the sum
+`TableEntry` in its place, where the index lies in the table for all data that the inputs declare: outside of it the sum
 is 0.
 """
 

@@ -24,7 +24,7 @@ def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
     for x in kernel.loads:
         t = tensors.get(x.buffer)
         if t is not None and t.dtype in LOADED:
-            found[x.out] = (0, t.below - 1) if isinstance(t.below, int) else LOADED[t.dtype]
+            found[x.out] = (-t.padded, t.below - 1) if isinstance(t.below, int) else LOADED[t.dtype]
     return bounds_of(kernel.body, found)
 
 

@@ -94,6 +94,15 @@ def test_what_is_no_entry_is_summed(old: str, new: str) -> None:
     assert not any(isinstance(e, TableEntry) for e in kernel.body)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_padded_index_may_be_in_front_of_the_table(padded: bool) -> None:
+    """-1 is in it, where the sum is 0."""
+    text = TEXT.replace("W i8[n, half]", "W i8[n, half] below 8" + " padded" * padded)
+    g = graph(text.replace("where(even, raised, low)", "where(even, high, low)"))
+    kernel = with_entries(g.kernels[0], g.tensors(), g.sizes)
+    assert any(isinstance(e, TableEntry) for e in kernel.body) != padded
+
+
 def test_nothing_has_the_table_s_axis_besides_it() -> None:
     """Neither in the kernel that is written, nor in what the cost model sees of it."""
     g = graph(TEXT)

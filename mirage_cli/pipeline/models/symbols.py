@@ -51,7 +51,7 @@ Length = int | Times
 WITHOUT_STEPS = frozenset(
     ("Add", "Mul", "Pow", "ToFloat", "FloatPow", "FloatTrueDiv", "IntTrueDiv", "OpaqueUnaryFn_sqrt")
 )
-"""Functions of PyTorch's symbols, by name."""
+"""Functions of PyTorch's symbols, by name, whose values change continuously with their arguments."""
 SCALARS = int | float | torch.SymInt | torch.SymFloat
 """Sizes, and numbers that are worked out of sizes."""
 Lengths = tuple[Length, ...]
