@@ -181,6 +181,11 @@ class Space:
         self.named = {coefficient(f)[0] for f in decomposition.own}
         self.scaled = [f.single[0] for n in products for f in factors(decomposition, n) if f.single]
         """The program's own operands, as factors: x·S may be within float16's range where x is not."""
+        self.factors = {
+            f: frozenset(a for n in some for a in n.multiplied if isinstance(a, Form))
+            for f, some in decomposition.nodes.items()
+        }
+        """What products that make a class multiply."""
         self.inputs = frozenset(f for f in decomposition.nodes if decomposition.is_input(f))
         self.options = dict(decomposition.nodes)
         """The nodes of every class; an input has one that copies it."""
@@ -198,6 +203,10 @@ class Space:
             self._rank(f, set())
         leaves = [f for f in decomposition.nodes if self._may_be_leaf(f)]
         self.leaves = self._without_multiples([f for f in leaves if not self._is_renaming(f)])
+
+    def multiply_alike(self, f: Form, g: Form) -> bool:
+        """Whether products that make these classes share an operand."""
+        return not self.factors[f].isdisjoint(self.factors[g])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:

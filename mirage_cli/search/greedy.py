@@ -27,9 +27,9 @@ MANY = 60
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
 
-Made = dict[tuple[tuple[Form, ...], ...], Costed | None]
-"""The cheapest kernel by the classes that it puts into memory and those that its foldings read; None where there is
-none."""
+Made = dict[tuple[tuple[Form, ...], ...] | Expansion, Costed | None]
+"""The cheapest kernel by the classes that it puts into memory and those that its foldings read, or by what it computes;
+None where there is none."""
 
 
 class SearchEndedError(Exception):
@@ -144,7 +144,7 @@ class Change:
 def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
     outputs, gap_us = planner.d.outputs, planner.gap_us
     while _changed(kernels, _without_one(kernels, outputs, kernel), gap_us) or _changed(
-        kernels, _with_two_in_one(kernels, outputs, kernel), gap_us
+        kernels, _with_two_in_one(kernels, planner, kernel), gap_us
     ):
         pass
 
@@ -198,9 +198,10 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Ite
         yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
 
 
-def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
+def _with_two_in_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
     """With two kernels made one. Two of three hold for them: they have the same axes, they are for outputs alone, they
-    have a class in common. Or one reduces what the other stores."""
+    have a class in common. Or their products have an operand in common, or one reduces what the other stores."""
+    outputs, alike = planner.d.outputs, planner.space.multiply_alike
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
         same, written = a[0].dims == b[0].dims, {*a, *b} <= set(outputs)
@@ -209,8 +210,23 @@ def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) ->
             r[0].dims < w[0].dims and {*w} & {*reader.implementation.leaves}
             for r, reader, w in ((a, first, b), (b, second, a))
         )
-        if (same + written + bool(near) >= 2 or reduced) and len(a) + len(b) <= MAX_TOGETHER:
-            yield Change((a, b), {(*a, *b): kernel((*a, *b), memory)})
+        if (same + written + bool(near) >= 2 or reduced or alike(a[0], b[0])) and len(a) + len(b) <= MAX_TOGETHER:
+            ways = kernel((*a, *b), memory), _side_by_side(planner, first, second)
+            yield Change((a, b), {(*a, *b): min(filter(None, ways), key=lambda c: c.us, default=None)})
+
+
+def _side_by_side(planner: Planner, first: Costed, second: Costed) -> Costed | None:
+    """The cheapest kernel that computes what these two do, as they do; None where they do not agree, or one reads what
+    the other stores."""
+    a, b = first.implementation.expansion, second.implementation.expansion
+    chosen = {**dict(a.chosen), **dict(b.chosen)}
+    leaves = {*a.leaves, *b.leaves}
+    if any(chosen[f] is not n for f, n in a.chosen) or leaves & chosen.keys():
+        return None
+    e = Expansion((*a.targets, *b.targets), tuple(chosen.items()), tuple(sorted(leaves, key=lambda f: f.key)))
+    if e not in planner.made:
+        planner.made[e] = min(planner.implemented(e), key=lambda c: c.us, default=None)
+    return planner.made[e]
 
 
 def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:

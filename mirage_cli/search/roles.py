@@ -47,15 +47,22 @@ class Implementation:
     """Kernels that compute some classes from others in memory: one, and one more for each split that it merges.
 
     Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
-    roles: of all dimensions, in the kernel before it is split; none of a library's.
+    expansion: what they compute. roles: of all dimensions, in the kernel before it is split; none of a library's.
     """
 
-    targets: tuple[Form, ...]
-    leaves: tuple[Form, ...]
+    expansion: Expansion
     kernels: tuple[Kernel, ...]
     roles: Roles
     scratch: tuple[Tensor, ...] = ()
     faithful: bool = True
+
+    @property
+    def targets(self) -> tuple[Form, ...]:
+        return self.expansion.targets
+
+    @property
+    def leaves(self) -> tuple[Form, ...]:
+        return self.expansion.leaves
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
@@ -109,11 +116,11 @@ def implementations(
         kernel = base.with_role_of(tuple("loop" if r == "split" else r for _, r in roles))
         try:
             kernels, scratch = split_kernels(kernel, [dim for dim, r in roles if r == "split"], d.axes)
-            yield Implementation(e.targets, e.leaves, kernels, roles, scratch, faithful)
+            yield Implementation(e, kernels, roles, scratch, faithful)
         except InexpressibleError as error:
             yield error
     if not enough(()) and (library := library_kernel(d, e, written)):
-        yield Implementation(e.targets, e.leaves, (library,), (), (), faithful)
+        yield Implementation(e, (library,), (), (), faithful)
 
 
 def _choices_of_roles(

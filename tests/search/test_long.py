@@ -17,9 +17,10 @@ from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
 from mirage_cli.search.generator import Prices, _Search, search  # pyright: ignore[reportPrivateUsage]
 from mirage_cli.search.roles import Costed, Implementation
-from mirage_cli.spec.reader import load_spec
+from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.programs import program
+from tests.searched import BEST, searched
 
 LONG = Path(__file__).parents[1] / "long_programs"
 H200 = find_target("h200")
@@ -104,6 +105,28 @@ def test_no_kernel_makes_more_than_two_intermediates() -> None:
     found = [run.chains.least_kernels(frozenset(some)) for some in ([A, B], [A, D], [A, B, C], [A, B, C, D])]
     assert found == [1, 2, 2, 3]
     assert run.chains.least_kernels(frozenset(d.outputs)) == 1
+
+
+def test_one_kernel_makes_all_products_of_a_normalised_input_that_others_read() -> None:
+    """Queries, keys and values of fewer heads, and what turns the halves of queries and keys."""
+    text = """
+name: turned
+dims: {b: 8, k: 4096, h: 32, g: 8, e: 128}
+dtype: bfloat16
+inputs: {X: [b, k], G: [k], Q: [h, e, k], K: [g, e, k], V: [g, e, k], C: [e], S: [e]}
+program: |
+  Y = rms_norm(X, k) * G
+  q = dot(Y, Q, k)
+  p = dot(Y, K, k)
+  A = q * C + where(index(e) < 64, -q[b, h, e + 64], q[b, h, e - 64]) * S
+  B = p * C + where(index(e) < 64, -p[b, g, e + 64], p[b, g, e - 64]) * S
+  D = dot(Y, V, k)
+outputs: {A: [b, h, e], B: [b, g, e], D: [b, g, e]}
+"""
+    best = searched(parse_spec(text).at(), BEST).plans[0]
+    first, last = best.graph.kernels
+    assert len(first.stores) == 3 and {e.op for e in first.body} >= {"dot"}
+    assert len(last.stores) == 2 and all(e.op != "dot" for e in last.body)
 
 
 def test_a_few_plans_near_the_best_are_found_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
