@@ -55,6 +55,7 @@ from tools.launch_overhead import (
     stubbed,
 )
 
+TARGET = find_target("h200")
 DIMS = "{min: 1, max: 90, tune: [1, 16, 48]}"
 SPECS = {
     "gated_mlp": f"""
@@ -405,6 +406,64 @@ def test_one_file_serves_the_instances_of_a_spec_and_no_other_size() -> None:
     there = "m=5, n=32; m=5, n=48; m=20, n=32"
     with pytest.raises(ValueError, match=f"^there are kernels for {there}, not for m=20, n=48$"):
         module.scaled(torch.zeros(20, 48, dtype=torch.float16))
+
+
+APPEND = """
+name: append
+dims: {t: 5, g: 2, e: 8, w: 16, pages: 6, page: 4, slots: pages*page, n: 48}
+instances: [{t: 1}, {t: 5}, {t: 16}]
+inputs:
+  K: {dims: [t, g, e], strides: [n, e, 1]}
+  slot: {dims: [t], dtype: int64, below: slots, distinct: true}
+  KC: [pages, page, g, e]
+program: |
+  KC[slot[t] // 4, slot[t] % 4, g, e] = K * 2
+  O[t, g, e] = exp(K)
+  O[t, g, e + 8] = sum(K, g) + K
+outputs: {KC: {inout: KC}, O: [t, g, w]}
+"""
+
+
+@cache
+def append() -> str:
+    """The text of one file for all instances."""
+    plans = [
+        (p, search(lower(merge_axes(p)), TARGET, bounds=BEST).candidates[0]) for p in parse_spec(APPEND).programs()
+    ]
+    return sized_source([Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in plans])
+
+
+def test_one_file_writes_parts_and_changes_tensors_in_place_at_all_instances() -> None:
+    """Slices of a packed tensor too, the stride of whose only row does not matter."""
+    module: Any = load_export(append())
+    torch.manual_seed(0)
+
+    def apart(k: torch.Tensor, slot: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return module.append(k, slot, cache), cache + 0
+
+    compiled = torch.compile(apart, fullgraph=True, backend="aot_eager")
+    for t in (16, 1, 5):
+        k, slot = torch.randn(t, 48).half()[:, 16:32].unflatten(1, (2, 8)), torch.randperm(24)[:t]
+        before = torch.randn(6, 4, 2, 8).half()
+        rows = before.clone()
+        rows.view(24, 2, 8)[slot] = k * 2
+        want = torch.cat([k.float().exp(), k.float().sum(1, keepdim=True) + k], 2)
+        for call in (apart, compiled):
+            cache = before.clone()
+            out, seen = call(k, slot, cache)
+            assert torch.equal(cache, rows)
+            assert torch.equal(seen, rows)
+            torch.testing.assert_close(out.float(), want, atol=1e-2, rtol=1e-2)
+    with pytest.raises(ValueError, match="^there are kernels for t=1; t=5; t=16, not for t=4$"):
+        module.append(k[:4], slot[:4], cache)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("", ""), ("(slot_at % 4)", "((slot_at + 1) % 4)"), ("slot_at // 4", "(slot_at + 4) // 4 % 6")]
+)
+def test_a_file_for_instances_refuses_other_slots(old: str, new: str) -> None:
+    assert old in append()
+    assert bool(check_itself(append().replace(old, new) if old else append()).code) == bool(old)
 
 
 def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
