@@ -110,12 +110,9 @@ def any_source(v: Variant, *others: Variant, serves: Serves = by_tuned_sizes) ->
 def sized_source(variants: Sequence[Variant], serves: Serves = by_tuned_sizes) -> str:
     """The text of a file for the sizes of all variants, of one spec. Raises MirageError where a call's inputs would not
     say which size it is. serves: which of the variants serves which sizes, where these are dynamic."""
-    if changing := [v.program.name for v in variants if v.program.parts]:
-        raise MirageError(f"{changing[0]} writes parts of tensors by indices: export each of its sizes by itself")
-    first = variants[0].program.inputs
-    if other := [t for v in variants for t, u in zip(v.program.inputs, first, strict=True) if t.strides != u.strides]:
-        raise MirageError(f"{other[0].name} has other strides at other sizes: export each of its sizes by itself")
     variants = sorted(variants, key=lambda v: v.program.dims)
+    if other := [name for v in variants for name in _lying_elsewhere(v.program, variants[-1].program)]:
+        raise MirageError(f"{other[0]} has other strides at other sizes: export each of its sizes by itself")
     if not variants[0].program.dynamic:
         return _File(variants).text()
     serving = serves(variants)
@@ -146,7 +143,7 @@ class _File:
         shown = tuple(d for d in found if any(d in t.dims for t in self.program.inputs))
         told_apart = len({tuple(s[d] for d in shown) for s in all_sizes}) == len(all_sizes)
         for d in found:
-            needed = any(d in (*t.dims, t.below) for t in (*self.program.inputs, *self.program.outputs))
+            needed = any(d in (*t.dims, t.below) for t in (*self.program.inputs, *self.program.results))
             if d not in shown and (not told_apart or needed):
                 raise MirageError(f"no input of {self.program.name} has the axis {d}, so a call would not say its size")
         return shown
@@ -275,7 +272,7 @@ class _File:
         """For the places of the templates, but those of the self-check."""
         program, names = self.program, self.names
         inputs = (input_text(t, self.texts) for t in program.inputs)
-        outputs = (f"({', '.join(layout_text(t, self.texts)[::-1])}, torch.{t.dtype})," for t in program.outputs)
+        outputs = (f"({', '.join(layout_text(t, self.texts)[::-1])}, torch.{t.dtype})," for t in program.results)
         first = [self.said_by(d)[0] for d in self.differing]
         tuned = [f"{n}={program.sizes[d]}" for d, n in zip(self.differing, names, strict=True)]
         guarded = [[None if d in self.differing else program.sizes[d] for d in t.dims] for t in program.inputs]
@@ -317,9 +314,11 @@ class _File:
         forms: list[str] = []
         programs: list[str] = []
         for i, v in enumerate(self.variants):
-            own = (f"eager_{i}", f"stepwise_{i}")
-            forms += [torch_source(v.program, own[0]).strip(), torch_source(lower(v.program), own[1]).strip()]
-            programs.append(f"{i}: ({own[0]}, {own[1]})")
+            apart = v.program.apart()
+            eager, stepwise, whole = f"eager_{i}", f"stepwise_{i}", f"whole_{i}" if v.program.parts else f"eager_{i}"
+            forms += [torch_source(apart, eager).strip(), torch_source(lower(apart), stepwise).strip()]
+            forms += [torch_source(v.program, whole).strip()] * bool(v.program.parts)
+            programs.append(f"{i}: ({eager}, {stepwise}, {whole})")
         on_gpu, interpreted = self.cases()
         return {
             "forms": textwrap.indent("\n\n".join(forms), "    "),
@@ -364,18 +363,31 @@ class _File:
         return [*inside, *outside]
 
 
+def _lying_elsewhere(program: Program, other: Program) -> Iterator[str]:
+    """The inputs whose elements lie elsewhere than those of another program's at the same sizes. The stride of an axis
+    with one position does not matter."""
+    sizes = program.sizes
+    several = {d for d, n in program.dims if n > 1} | {r.dim for r in program.dynamic}
+    for t, u in zip(program.inputs, other.inputs, strict=True):
+        steps = zip(t.dims, t.steps(sizes), u.steps(sizes), strict=True)
+        if any(a != b for d, a, b in steps if d in several):
+            yield t.name
+
+
 def _parts(r: Range, ends: Sequence[int]) -> list[Range]:
     """The parts of a range that end there."""
     return [Range(r.dim, a + 1, b) for a, b in zip([r.least - 1, *ends[:-1]], ends, strict=True)]
 
 
 def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> str:
-    from mirage_cli.verify.facts import independent_axis, longest_sum
+    from mirage_cli.verify.facts import independent_axis, longest_sum, where_outputs_lie
 
-    cut = independent_axis(program)
+    cut, lies = independent_axis(program), where_outputs_lie(program)
     sizes = tuple(program.sizes[d] for d in differing)
     spreads = tuple(spread(t, program.sizes) for t in program.inputs)
-    return f"({i}, {sizes}, {spreads}, {timed}, {longest_sum(program)}, {'None' if cut is None else f'Cut{cut}'}),"
+    where = "None" if lies is None else tuple_text(f"Lies{x}" for x in lies)
+    pieces = "None" if cut is None else f"Cut{cut}"
+    return f"({i}, {sizes}, {spreads}, {timed}, {longest_sum(program)}, {pieces}, {where}),"
 
 
 def _lines(cases: Sequence[str]) -> str:

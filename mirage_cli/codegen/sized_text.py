@@ -207,8 +207,8 @@ def _check_this_file():
     device = torch.device("cuda" if gpu else "cpu")
     passed = True
     with torch.inference_mode():
-        for which, sizes, spreads, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
-            eager, stepwise = @programs@[which]
+        for which, sizes, spreads, timed, contracted, cut, lies in @on_gpu@ if gpu else @interpreted@:
+            eager, stepwise, whole = @programs@[which]
             strides, shapes, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2, 3))
 
             def run(*inputs):
@@ -220,13 +220,13 @@ def _check_this_file():
                 return draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
 
             print(", ".join(f"{name}={size}" for name, size in zip(_SIZE_NAMES, sizes)) + f", kernels {which}")
-            how = contracted, @precision@, @tolerance@, device, cut, None
+            how = contracted, @precision@, @tolerance@, device, cut, lies
             for ok, line in check(run, eager, stepwise, draw_inputs, *how):
                 print(line)
                 passed = passed and ok
             if gpu and timed:
                 normal = lambda seed: draw_inputs(DISTRIBUTIONS[0], seed)  # noqa: E731
-                for line in time_beside_eager(run, eager, normal):
+                for line in time_beside_eager(run, whole, normal):
                     print(line)
                 inputs = normal(0)
                 run(*inputs)

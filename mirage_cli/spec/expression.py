@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, Lookup, nested, of_nothing, outside_tables
+from mirage_cli.ir.access import Index, Lookup, of_nothing
 from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
@@ -397,9 +397,7 @@ class ExpressionReader:
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
             self.indices.check_index(node, d, i, outside == 0 and x in self.scope.inputs)
-            for a, j in nested([(d, i)], {t: self.scope.builder.known[t].dims for t in tables_of([i])}):
-                if j.axis != a:
-                    self.scope.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
+            self.indices.check_dynamic(node, d, i, "read")
         if not read:
             return x
         if x not in self.scope.inputs:

@@ -14,7 +14,9 @@ from mirage_cli.ir.access import (
     combined,
     index,
     lookups_of,
+    nested,
     of_positions,
+    outside_tables,
     plain,
     quotient,
     remainder,
@@ -120,6 +122,12 @@ class IndexReader:
             hint = "; pad(input, 0)[...] reads 0 where nothing is"
             raise self.scope.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}{hint}")
 
+    def check_dynamic(self, node: ast.expr, d: str, i: Index, done: str) -> None:
+        """Whether an index says the same place at all sizes of dynamic axes. done: what is done by it."""
+        for a, j in nested([(d, i)], {t: self.scope.builder.known[t].dims for t in tables_of([i])}):
+            if j.axis != a:
+                self.scope.refuse_dynamic(node, (a, *outside_tables(j)), f"is only {done} by its own name")
+
     def warn_exchanged(self, node: ast.expr, dims: Sequence[str], access: Sequence[Index]) -> None:
         """Warn where axes of a result are read by one another: no spec writes down the order of a result's axes, so
         that another order was likely in mind."""
@@ -143,19 +151,21 @@ class IndexReader:
             self.scope.warn(node, f"{name} has {has}, and reads {', '.join(outside)}: what lies outside is 0")
 
     def check_written(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
-        """Whether all that is written by these indices is there, and nothing twice. Raises Poisoned."""
+        """Whether all that is written by these indices is there, and nothing twice, at all sizes. Raises Poisoned."""
+        largest = self.scope.largest
         for d, i, node in zip(tensor.dims, access, nodes, strict=True):
             if not all(self.scope.sizes[a] for a in (d, *i.dims, *(x.below for x in i.lookups)) if isinstance(a, str)):
                 raise Poisoned
-            low, high = of_positions(i).bounds(self.scope.sizes)
-            if low < 0 or high >= self.scope.sizes[d]:
+            low, high = of_positions(i).bounds(largest)
+            if low < 0 or high >= largest[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
-                positions = f"{d} has the positions 0 to {self.scope.sizes[d] - 1}"
+                positions = f"{d} has the positions 0 to {largest[d] - 1}"
                 raise self.scope.fail(node, f"this writes {name} along {d} {reach}, and {positions}{_limits((i,))}")
             if high > FARTHEST:
                 raise self.scope.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
+            self.check_dynamic(node, d, i, "written")
         tables = {t.name: t for t in self.scope.builder.known.values() if isinstance(t, Tensor)}
-        if axes := untold(access, self.scope.sizes, distinct_tables(tables.values())):
+        if axes := untold(access, largest, distinct_tables(tables.values())):
             why = f"they are the same for several positions along {', '.join(axes)}, as far as can be told"
             again = [x for x in tables_of(access) if not tables[x].distinct]
             hint = f"; if {again[0]} names none twice, declare it `distinct: true`" if again else ""

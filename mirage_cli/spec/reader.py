@@ -35,7 +35,7 @@ from mirage_cli.spec.keys import (
     REQUIRED,
     TENSOR_TYPES,
 )
-from mirage_cli.spec.scope import Place, Scope
+from mirage_cli.spec.scope import Place, Scope, with_most
 from mirage_cli.spec.statements import MAKES, ProgramReader, holds
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
@@ -222,14 +222,9 @@ class _Reader(Document):
         self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
-        check_stores(reader.stores, inputs.values(), scope.builder.eqns, sizes, self.report_program)
+        check_stores(reader.stores, inputs.values(), scope.builder.eqns, scope.largest, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
-        if self.dynamic and places:
-            whole = "a program of a dynamic size writes whole outputs, not parts of tensors by indices"
-            hint = "an output [m, h, d] lies in memory as one [m, k] that is written at 64*h + d"
-            self.at(parts["dims"], f"{whole}; name the sizes as `instances`, not as a range, or the axes: {hint}")
-            self.stop()
         for t in inputs.values():
             if t.name not in scope.used:
                 self.warn_unused(parts["inputs"], t.name)
@@ -254,7 +249,7 @@ class _Reader(Document):
         for d in self.dynamic:
             if not any(d in t.dims for t in inputs.values()):
                 self.at(node, f"no input has the dynamic axis {d}, so a call would not say its size")
-        largest = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
+        largest = with_most(sizes, self.dynamic)
         for t in (*inputs.values(), *outputs.values()):
             if {*t.dims} & {*self.dynamic} and (n := t.span(largest)) >= MAX_OFFSET:
                 far = f"{t.name} has {n} elements at the largest dynamic size"
@@ -506,8 +501,9 @@ class _Reader(Document):
         for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
             self.at(parts[key], f"{name} needs `below` too, the number of its values")
         drawn = self.drawn(parts["drawn"], kind, distinct, "below" in parts) if "drawn" in parts else "evenly"
-        most = sizes[below] if isinstance(below, str) else below or math.inf
-        if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
+        largest = with_most(sizes, self.dynamic)
+        most = largest[below] if isinstance(below, str) else below or math.inf
+        if distinct and axes is not None and (count := math.prod(largest[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None
@@ -523,7 +519,7 @@ class _Reader(Document):
         strides = [self.stride(item, sizes) for item in node.value]
         if len(self.errors) > before:
             return ()
-        most = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
+        most = with_most(sizes, self.dynamic)
         if problem := overlap(strides, t.dims, most):
             self.at(node, f"two elements of {t.name} are in one place: {problem}")
             return ()

@@ -37,6 +37,11 @@ class Poisoned(Exception):
     """A mistake was reported; whatever needs this value is skipped."""
 
 
+def with_most(sizes: Mapping[str, int], dynamic: Mapping[str, Range]) -> dict[str, int]:
+    """The sizes, where dynamic axes have the most that they may."""
+    return {**sizes, **{d: r.most for d, r in dynamic.items()}}
+
+
 class Scope:
     """Axes and dimension names share one namespace; values have another.
 
@@ -63,6 +68,11 @@ class Scope:
         self.taken: set[str] = set()
         self.missing: set[str] = set()
         self.products: dict[str, tuple[int, int]] = {}
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """The sizes, where dynamic axes have the most that they may."""
+        return with_most(self.sizes, self.dynamic)
 
     def begin(self, text: str, place: Place) -> None:
         """Mistakes from here on are at places in this text."""

@@ -29,7 +29,7 @@ def own_strides(
         steps: list[int] = []
         step, behind = 1, None
         for stride, d in reversed([*zip(strides, dims, strict=True)]):
-            single = sizes[d] == 1
+            single = sizes[d] == 1 and d not in dynamic
             stride = (free or step) if single else stride
             found.insert(0, None if stride == step and (single or behind not in dynamic) else stride)
             steps.insert(0, stride)

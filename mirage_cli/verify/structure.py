@@ -78,15 +78,12 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
             raise _ProblemError(f"{k.name} holds the dynamic axis {d} whole")
         for e in k.body:
             _require(e.op != "rename" or not dynamic & e.acts_on, f"{k.name}: {e} reads elsewhere along a dynamic axis")
-        for x in k.loads:
+        for x in (*k.loads, *k.stores):
             pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
             for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):
                 own = i.axis == a or not dynamic & {a, *outside_tables(i)}
-                _require(own, f"{k.name} reads {x.buffer} along the dynamic axis {a} by {i}")
-        for s in k.stores:
-            for a, i in zip(tensors[s.buffer].dims, s.access, strict=True):
-                own = i.axis == a or not dynamic & {a, *i.dims}
-                _require(own, f"{k.name} stores along the dynamic axis {a} by {i}")
+                does = f"reads {x.buffer}" if isinstance(x, Load) else "stores"
+                _require(own, f"{k.name} {does} along the dynamic axis {a} by {i}")
 
 
 def _check_buffers(program: Program, graph: MuGraph) -> None:

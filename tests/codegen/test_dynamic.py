@@ -55,6 +55,7 @@ from tools.launch_overhead import (
     stubbed,
 )
 
+TARGET = find_target("h200")
 DIMS = "{min: 1, max: 90, tune: [1, 16, 48]}"
 SPECS = {
     "gated_mlp": f"""
@@ -407,6 +408,76 @@ def test_one_file_serves_the_instances_of_a_spec_and_no_other_size() -> None:
         module.scaled(torch.zeros(20, 48, dtype=torch.float16))
 
 
+APPEND = """
+name: append
+dims: {t: 5, g: 2, e: 8, w: 16, pages: 6, page: 4, slots: pages*page, n: 48}
+instances: [{t: 1}, {t: 5}, {t: 16}]
+inputs:
+  K: {dims: [t, g, e], strides: [n, e, 1]}
+  slot: {dims: [t], dtype: int64, below: slots, distinct: true}
+  KC: [pages, page, g, e]
+program: |
+  KC[slot[t] // 4, slot[t] % 4, g, e] = K * 2
+  O[t, g, e] = exp(K)
+  O[t, g, e + 8] = sum(K, g) + K
+outputs: {KC: {inout: KC}, O: [t, g, w]}
+"""
+APPEND_ANY = APPEND.replace("instances: [{t: 1}, {t: 5}, {t: 16}]\n", "").replace(
+    "t: 5", "t: {min: 1, max: 20, tune: [1, 5, 16]}"
+)
+APPENDS = {
+    APPEND: ((16, 1, 5), 4, "there are kernels for t=1; t=5; t=16, not for t=4"),
+    APPEND_ANY: ((16, 1, 20, 7, 3), 21, "t should be 1 to 20, not 21"),
+}
+"""Of specs, sizes that one file serves, one that it refuses, and what it says."""
+
+
+@cache
+def append(spec: str) -> str:
+    """The text of one file for all sizes."""
+    plans = [(p, search(lower(merge_axes(p)), TARGET, bounds=BEST).candidates[0]) for p in parse_spec(spec).programs()]
+    return sized_source([Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in plans])
+
+
+@pytest.mark.parametrize("spec", APPENDS, ids=["instances", "dynamic"])
+def test_one_file_writes_parts_and_changes_tensors_in_place_at_all_sizes(spec: str) -> None:
+    """Slices of a packed tensor too, the stride of whose only row does not matter."""
+    module: Any = load_export(append(spec))
+    served, other, refused = APPENDS[spec]
+    torch.manual_seed(0)
+
+    def apart(k: torch.Tensor, slot: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return module.append(k, slot, cache), cache + 0
+
+    dynamic = None if spec == APPEND else True
+    compiled = torch.compile(apart, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for t in served:
+        k, slot = torch.randn(t, 48).half()[:, 16:32].unflatten(1, (2, 8)), torch.randperm(24)[:t]
+        before = torch.randn(6, 4, 2, 8).half()
+        rows = before.clone()
+        rows.view(24, 2, 8)[slot] = k * 2
+        want = torch.cat([k.float().exp(), k.float().sum(1, keepdim=True) + k], 2)
+        for call in (apart, compiled):
+            cache = before.clone()
+            out, seen = call(k, slot, cache)
+            assert torch.equal(cache, rows)
+            assert torch.equal(seen, rows)
+            torch.testing.assert_close(out.float(), want, atol=1e-2, rtol=1e-2)
+    k = torch.randn(other, 48).half()[:, 16:32].unflatten(1, (2, 8))
+    with pytest.raises(ValueError, match=f"^{refused}$"):
+        module.append(k, torch.randperm(24)[:other], before)
+
+
+@pytest.mark.parametrize("spec", APPENDS, ids=["instances", "dynamic"])
+@pytest.mark.parametrize(
+    ("old", "new"), [("", ""), ("(slot_at % 4)", "((slot_at + 1) % 4)"), ("slot_at // 4", "(slot_at + 4) // 4 % 6")]
+)
+def test_a_file_for_several_sizes_refuses_other_slots(spec: str, old: str, new: str) -> None:
+    text = append(spec)
+    assert old in text
+    assert bool(check_itself(text.replace(old, new) if old else text).code) == bool(old)
+
+
 def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
     text = INSTANCES.replace("exp(X) / n", "X + index(m)").replace("X: [m, n]", "X: [n]")
     variants = []
@@ -534,6 +605,13 @@ WRONG_TABLES = {
     "the next row of a table": ("E{e}[m]", "E{e}[m + 1]", "along the dynamic axis m by m + 1"),
     "a position beside a table": ("W[E{e}[m]", "W[E{e}[m] + m", "reads W along the dynamic axis e by E{e}[m] + m"),
 }
+WRONG_STORES = {
+    "slots of other rows": ("slot{slots}[t]//4", "slot{slots}[t + 1]//4", "t by t + 1"),
+    "a position beside a slot": ("slot{slots}[t]//4", "slot{slots}[t]//4 + t", "pages by slot{slots}[t]//4 + t"),
+    "a position for a slot": ("slot{slots}[t]%4", "t%4", "page by t%4"),
+    "every second row": ("O[t, g, e]", "O[t*2, g, e]", "t by t*2"),
+}
+"""What is right where t is 1, and nowhere else."""
 
 
 @pytest.mark.parametrize("name", WRONG_TABLES)
@@ -543,6 +621,17 @@ def test_structure_refuses_tables_that_are_not_read_row_by_row(name: str) -> Non
     text = canonical_text(c.graph)
     assert structure_problem(lower(program), c.graph) is None and old in text
     assert problem in (structure_problem(lower(program), parse_mugraph(text.replace(old, new))) or "")
+
+
+@pytest.mark.parametrize("name", WRONG_STORES)
+def test_structure_refuses_stores_that_need_the_size_beforehand(name: str) -> None:
+    program = parse_spec(APPEND_ANY).programs()[0]
+    graph = search(lower(program), TARGET, bounds=BEST).candidates[0].graph
+    old, new, stored = WRONG_STORES[name]
+    text = canonical_text(graph)
+    assert structure_problem(lower(program), graph) is None and old in text
+    wrong = parse_mugraph(text.replace(old, new))
+    assert structure_problem(lower(program), wrong) == f"k0 stores along the dynamic axis {stored}"
 
 
 @pytest.mark.parametrize("name", WRONG)

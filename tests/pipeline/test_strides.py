@@ -355,7 +355,7 @@ def test_sizes_that_differ_by_call_leave_strides_as_they_are() -> None:
     """A slice of rows that are dynamic, and a tensor with room for the most of them."""
     text = """
 name: rows
-dims: {m: {min: 1, max: 40, tune: [3, 16]}, b: 2, k: 32, n: 16}
+dims: {m: {min: 1, max: 40, tune: [1, 3, 16]}, b: 2, k: 32, n: 16}
 inputs:
   X: {dims: [m, k], strides: [80, 1]}
   Y: {dims: [b, m, k], strides: [40*k, k, 1]}
@@ -388,7 +388,7 @@ outputs: {O: [b, m, n]}
 
 
 def test_sizes_of_a_spec_share_a_file_where_their_strides_are_equal() -> None:
-    text = PLAIN.replace("dims: {m: 6, h: 6, d: 16}", "dims: {m: 6, h: 6, d: 16}\ninstances: [{m: 6}, {m: 9}]")
+    text = PLAIN.replace("dims: {m: 6, h: 6, d: 16}", "dims: {m: 6, h: 6, d: 16}\ninstances: [{m: 6}, {m: 1}, {m: 9}]")
 
     def file(strides: str) -> Any:
         programs = parse_spec(text.replace("X: [m, h, d]", f"X: {{dims: [m, h, d], strides: {strides}}}")).programs()
@@ -398,7 +398,7 @@ def test_sizes_of_a_spec_share_a_file_where_their_strides_are_equal() -> None:
         ).plain
 
     plain = file("[400, d, 1]")
-    for m in (6, 9):
+    for m in (6, 1, 9):
         x = torch.randn(m, 400).half()[:, :96].unflatten(1, (6, 16))
         torch.testing.assert_close(plain(x), x + 1)
     with pytest.raises(MirageError, match="X has other strides at other sizes"):
