@@ -337,10 +337,17 @@ class ScheduledKernel:
                 e = self.eqns[name]
                 if e.op == "dot" and on_matrix_units(e, self.dims, self.block):
                     product, by = self._factors(e, {s.out for s in loop.steps})
-                    names = (f"{name}_sum{i or ''}" for i in itertools.count())
-                    part = next(n for n in names if n not in self.dims)
-                    found |= {name: Factored(product, by, part)} if by else {}
+                    found |= {name: Factored(product, by, self._unused(f"{name}_sum"))} if by else {}
         return found
+
+    @cached_property
+    def before(self) -> Mapping[str, str]:
+        """Of extrema that choose in their loop, the names of what they were in front of an iteration."""
+        chosen = dict.fromkeys(x.extremum for loop in self.placement.loops for x in loop.anew)
+        return {m: self._unused(f"{m}_before") for m in chosen}
+
+    def _unused(self, name: str) -> str:
+        return next(n for i in itertools.count() if (n := f"{name}{i or ''}") not in self.dims)
 
     def _factors(self, product: Eqn, inside: Collection[str]) -> tuple[Eqn, tuple[str, ...]]:
         """The product without such factors of its operands, and these. inside: the values of its loop."""

@@ -21,7 +21,7 @@ from mirage_cli.ir.access import Index, dims_of_atom, strides
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
-from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.placement import Anew, Loop
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Arg, Eqn, cast_of
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.scans import Scan
@@ -48,13 +48,15 @@ class Computed(NamedTuple):
 class Scope:
     """Where an equation stands.
 
-    masks: what these are throughout the loop at hand. running: its running maxima. clean: of every value so far.
+    masks: what these are throughout the loop at hand. running: its running maxima. anew: its accumulators that start
+    anew. clean: of every value so far.
     """
 
     scheduled: ScheduledKernel
     clean: Mapping[str, frozenset[str]]
     masks: Mapping[str, bool] = field(default_factory=dict[str, bool])
     running: frozenset[str] = NOWHERE
+    anew: tuple[Anew, ...] = ()
 
 
 def computed(s: Scope, e: Eqn) -> Computed:
@@ -115,7 +117,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     want = k.axes_of(e.out)
     branch = kept(e, s.masks)
     if branch is not None:
-        return Computed(_branch(k, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
+        return Computed(branched(k, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
     if OPS[e.op].shift and e.args[1] in s.running:
         return Computed(_shifted_exp(k, e, want))
     if not e.values:
@@ -215,7 +217,7 @@ def _is_size(k: ScheduledKernel, a: str | Number) -> bool:
     return isinstance(a, str) and a in k.eqns and k.eqns[a].op == "size"
 
 
-def _branch(k: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
+def branched(k: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
     """An equation that comes to one of its arguments."""
     if not isinstance(a, str):
         return nodes.Full(nodes.Literal(a, e.type == "int"), k.type_of(e.out), want)

@@ -12,6 +12,7 @@ from mirage_cli.codegen.expressions import (
     Scope,
     across,
     as_float,
+    branched,
     computed,
     matrices,
     matrix_product,
@@ -27,7 +28,7 @@ from mirage_cli.codegen.nodes import Axes
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.placement import Anew, Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.schedule import MAX_LANES, on_matrix_units
 
@@ -36,16 +37,12 @@ Degrees: TypeAlias = Sequence[tuple[str, int]]
 
 
 def deferred(k: ScheduledKernel, loop: Loop) -> frozenset[str]:
-    """Accumulators that keep the axes they reduce until after the loop: those that nothing rescales.
+    """Accumulators that keep the axes they reduce until after the loop: those that nothing rescales or looks at.
 
     A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
     from a product are laid out so that reducing them is cheap.
     """
-    return frozenset(
-        name
-        for name, degrees in loop.accumulators
-        if name not in loop.running and not degrees and _deferrable(k, k.eqns[name])
-    )
+    return frozenset(name for name in loop.steady if _deferrable(k, k.eqns[name]))
 
 
 def _deferrable(k: ScheduledKernel, e: Eqn) -> bool:
@@ -93,6 +90,9 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
         yield plan.Advance(e.out, block, shows_nan(k, e), e.out in k.subtracted_first)
         return
     axes = accumulated(k, e, degrees, defers)
+    if e.out in k.before:
+        yield plan.Let(k.before[e.out], k.block_of(e.out))
+    yield from (plan.Let(e.out, restarted(k, e, x)) for x in s.anew if x.accumulator == e.out)
     for m, g in degrees:
         factor = spread(nodes.Factor(m, k.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
@@ -110,6 +110,17 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     else:
         block = summands(s, e).expr
         yield plan.Accumulate(e.out, e.op, block if defers else across(k, e, block), shows_nan(k, e))
+
+
+def restarted(k: ScheduledKernel, e: Eqn, x: Anew) -> nodes.Expr:
+    """An accumulator as it is where an extremum has not moved, which is no number for good, and else anew."""
+    own, axes = k.block_of(x.extremum), k.axes_of(x.extremum)
+    before = nodes.Value(k.before[x.extremum], axes)
+    stays: nodes.Expr = nodes.Apply("eq", (own, before), True, axes)
+    if shows_nan(k, k.eqns[x.extremum]):
+        stays = nodes.Apply("or", (stays, nodes.Apply("isnan", (before,), True, axes)), True, axes)
+    other = branched(k, e, x.other, k.axes_of(e.out))
+    return nodes.Apply("where", (spread(stays, other.axes), k.block_of(e.out), other), True, other.axes)
 
 
 def completed(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:

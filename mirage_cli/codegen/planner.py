@@ -150,7 +150,7 @@ def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, s
     k = c.scheduled
     instances = _instances(k, c.limits)
     body = (instances, *_fixed_positions(k), *[plan.Release()] * c.over.at_once, *_body(c))
-    sums = [x.part for x in k.factored.values()]
+    besides = [*(x.part for x in k.factored.values()), *k.before.values()]
     fetched = {x.load.buffer for found in c.ahead.values() for x in found}
     loaded = {x.buffer for phase in c.phases for x in phase.kernel.loads if x.out not in c.boxes}
     pointed = loaded | fetched | {x.table for x in k.looked_up} | {s.buffer for s in k.kernel.stores}
@@ -158,7 +158,7 @@ def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, s
         kernel.name,
         tuple(plan.Dimension(d, k.sizes[d], n, d in k.padded, d in k.dynamic) for d, n in k.block.items()),
         k.size_arguments,
-        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *sums, *k.looked_up.values()))),
+        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *besides, *k.looked_up.values()))),
         tuple(b for b in k.buffers if b in pointed),
         tuple(c.boxes.items()),
         c.awaited or frozenset(),
@@ -379,6 +379,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     body += [] if leaves else marks
     outside = set(c.looked_up)
+    c.clean.update(dict.fromkeys((x.extremum for x in loop.anew), NOWHERE))
     for part in (x._replace(masks=settled(loop, x.masks)) for x in parts):
         iteration = _iteration(c, loop, part, late, ahead)
         front, inside, iteration = taken_ahead(c.phases, loop, part, iteration, ahead)
@@ -411,7 +412,7 @@ def _iteration(
     for k in c.phases:
         body += _phase(replace(c, scheduled=k), k.placement.loops[at], part, late, there)
     body, k = bytepairs.added_up(body), c.scheduled
-    scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
+    scope = Scope(k, c.clean, part.masks, frozenset(loop.running), loop.anew)
     for name, degrees in loop.accumulators:
         if name in k.factored:
             body += combined(scope, k.eqns[name], degrees, False)
@@ -433,7 +434,7 @@ def _phase(c: _Decided, loop: Loop, part: LoopRange, late: frozenset[str], there
     factored = {name: x for name, x in k.factored.items() if name in accumulators}
     loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
     need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: bytepairs.read(k, e))
-    scope = Scope(k, c.clean, part.masks, frozenset(loop.running))
+    scope = Scope(k, c.clean, part.masks, frozenset(loop.running), loop.anew)
     at = starts(k, loop)
     for step in wide_products_last(k, loop):
         if step.out in factored:

@@ -7,6 +7,9 @@ A running maximum is the one exception to "complete after the loop": m = max(x; 
 the very loop that computes it, if every sum which that feeds is homogeneous in exp(-m). Such an accumulator of degree g
 is multiplied by exp(m_old - m_new)**g whenever the maximum moves (online softmax, Milakov and Gimelshein 2018, here for
 any program with that property).
+
+So may an extremum that chooses: of min(where(x == m, i, c); s), all that was chosen before m moves is c, and the
+accumulator starts anew from c. The place of a maximum is found in the loop that finds the maximum.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from functools import lru_cache
 from mirage_cli.ir.access import lookups_of
 from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Arg, Eqn
 
 
 class InexpressibleError(Exception):
@@ -37,13 +40,23 @@ class Straight:
 
 
 @dataclass(frozen=True, slots=True)
+class Anew:
+    """What an accumulator starts anew from when an extremum of its loop moves: what all is that it does not choose."""
+
+    accumulator: str
+    extremum: str
+    other: Arg
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """One loop over the tiles of `dims` together (of the instance's chunk, for a split dimension).
 
     steps: what each iteration does, in order. A step whose result is in `accumulators` is a reduction over the tile
         that is then combined into the accumulator.
     accumulators: names of the accumulators, each with its degree in the running maxima of this loop.
-    running: maxima that are used while they are still being accumulated.
+    running: maxima that are used while they are still being accumulated. anew: accumulators of what an extremum chooses
+        that is still being accumulated.
     """
 
     dims: tuple[str, ...]
@@ -51,6 +64,13 @@ class Loop:
     stores: tuple[Store, ...]
     accumulators: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     running: tuple[str, ...]
+    anew: tuple[Anew, ...] = ()
+
+    @property
+    def steady(self) -> tuple[str, ...]:
+        """Accumulators that nothing rescales, starts anew, or looks at meanwhile."""
+        moving = {*self.running, *(n for x in self.anew for n in (x.accumulator, x.extremum))}
+        return tuple(n for n, degrees in self.accumulators if not degrees and n not in moving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ class Placement:
 def place(kernel: Kernel) -> Placement:
     """The placement of a generated kernel. Raises InexpressibleError."""
     walked = kernel.with_role("loop", "split")
-    online = {e.out for e in kernel.body if e.op == "max" and _loop_axes(walked, e)}
+    online = {e.out for e in kernel.body if OPS[e.op].extremum and _loop_axes(walked, e)}
     while True:
         attempt = _Attempt(kernel, frozenset(online))
         placement = attempt.run()
@@ -111,7 +131,9 @@ class _Attempt:
         self.home: dict[str, int] = {}  # accumulators: their loop
         self.steps: dict[str, Load | Eqn] = {x.out: x for x in kernel.loads} | {e.out: e for e in kernel.body}
         self.degrees: dict[str, dict[str, int]] = {}
-        self.bad: set[str] = set()  # maxima that must not be used while they run
+        self.chosen: dict[str, tuple[str, Arg | None]] = {}  # by which extremum, and what all else is; None of masks
+        self.shifting: set[str] = set()  # maxima that shift exponents while they run
+        self.bad: set[str] = set()  # extrema that must not be used while they run
 
     def run(self) -> Placement:
         for x in self.kernel.loads:
@@ -127,13 +149,28 @@ class _Attempt:
         for a in e.values:
             if a in self.earliest:
                 first = max(first, self.earliest[a])
-            elif OPS[e.op].shift and a == e.args[1] and a in self.online and self.inside[e.out]:
+            elif a in self.online and self.inside[e.out] and (self.shifts(e, a) or self.chooses(e, a)):
                 first = max(first, self.home[a])
             elif self.depends_on_partial(a):
                 raise InexpressibleError("uses a partial result")
             else:
                 first = max(first, self.after[a] + 1)
         return first
+
+    @staticmethod
+    def shifts(e: Eqn, m: str) -> bool:
+        """Whether it is the exponential of a value less the maximum m."""
+        return OPS[e.op].shift and m == e.args[1]
+
+    def chooses(self, e: Eqn, m: str) -> bool:
+        """Whether it asks where the extremum m is, which no other chunk moves."""
+        return e.op == "eq" and {*e.args} == {m, self.reduced(m)} and not self.depends_on_partial(m)
+
+    def reduced(self, m: str) -> str:
+        """What an extremum is of."""
+        e = self.steps[m]
+        assert isinstance(e, Eqn), "an extremum is an equation"
+        return e.values[0]
 
     def assign(self, e: Eqn) -> None:
         axes = _loop_axes(self.loop_dims, e)
@@ -232,19 +269,24 @@ class _Attempt:
             (s.out, tuple(sorted((m, g) for m, g in degrees[s.out].items() if g))) for s in steps if s.out in self.home
         )
         running = tuple(m for m in body if m in self.online and any(degrees[s.out].get(m) for s in steps))
-        return Loop(self.loops[i - 1], steps, tuple(stores), accumulators, tuple(sorted(running)))
+        found = ((name, *self.chosen[name]) for name, _ in accumulators if name in self.chosen)
+        anew = tuple(Anew(name, m, other) for name, m, other in found if other is not None)
+        return Loop(self.loops[i - 1], steps, tuple(stores), accumulators, tuple(sorted(running)), anew)
 
     # -- degrees in exp(-m) for the maxima m that run in this loop
 
     def loop_degrees(self, i: int, steps: tuple[Load | Eqn, ...]) -> dict[str, dict[str, int]]:
         """The degree of every step of loop i; a step with no single degree is recorded as illegal for that maximum."""
         degrees: dict[str, dict[str, int]] = {}
+        self.chosen, self.shifting = {}, set()
         for step in steps:
             degrees[step.out] = self.degree(step, degrees, i) if isinstance(step, Eqn) else {}
         self.degrees |= degrees
         for s in self.kernel.stores:
             if s.value in degrees and s.value in self.earliest:
                 self.bad |= {m for m, g in degrees[s.value].items() if g}
+                self.bad |= {m for m, _ in [self.chosen[s.value]]} if s.value in self.chosen else set()
+        self.bad |= self.shifting & {m for m, _ in self.chosen.values()}
         return degrees
 
     def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
@@ -252,8 +294,15 @@ class _Attempt:
         used = {a for a in e.values if a in live}
         if OPS[e.op].shift and used == {e.args[1]}:
             self.bad |= {m for m, g in self._get(known, e.args[0]).items() if g}
+            self.shifting |= used
             return {str(e.args[1]): 1}
-        self.bad |= used  # a running maximum may be read in its loop by exp_sub alone
+        if len(used) == 1 and self.chooses(e, m := next(iter(used))):
+            self.chosen[e.out] = m, None
+            return {}
+        self.bad |= used  # in its loop, an extremum is read by what it shifts or chooses alone
+        if given := {self.chosen[a][0] for a in e.values if a in self.chosen}:
+            self.follow(e, given, any(self._get(known, a) for a in e.values))
+            return {}
         rule = OPS[e.op].degree
         args = [self._get(known, a) for a in e.args]
         result: dict[str, int] = {}
@@ -275,6 +324,29 @@ class _Attempt:
         elif OPS[e.op].kind in ("reduction", "contraction"):
             self.bad |= {m for m, g in result.items() if g and set(self.dims[m]) & set(e.axes)}
         return result
+
+    def follow(self, e: Eqn, extrema: set[str], rescaled: bool) -> None:
+        """Notes what an equation makes of what an extremum chooses; one of more is illegal."""
+        found = self.choice(e, *extrema) if len(extrema) == 1 and not rescaled else None
+        if found is None:
+            self.bad |= extrema
+        else:
+            self.chosen[e.out] = found
+
+    def choice(self, e: Eqn, m: str) -> tuple[str, Arg | None] | None:
+        """A mask that does not hold for what m chose before it moved; a value that is one other there; or a reduction
+        that is this other value of all of that. None for what is none of these."""
+        if e.op in ("and", "or"):
+            rest = [self.steps[a] for a in e.values if a not in self.chosen]
+            undefined = all(isinstance(x, Eqn) and x.op == "isnan" and x.values[0] == self.reduced(m) for x in rest)
+            return (m, None) if e.op == "and" or undefined else None
+        if e.op == "where":
+            mask, value, other = e.args
+            known = isinstance(other, str) and (other in self.chosen or bool(self.inside[other]))
+            return None if mask not in self.chosen or value in self.chosen or known else (m, other)
+        _, other = self.chosen[e.values[0]]
+        keeps = other is not None and (OPS[e.op].extremum or (e.op == "sum" and other == 0))
+        return (m, other) if keeps and e.out in self.home and {*self.dims[m]} <= {*self.dims[e.out]} else None
 
     @staticmethod
     def _get(known: dict[str, dict[str, int]], a: object) -> dict[str, int]:

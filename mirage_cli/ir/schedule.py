@@ -455,9 +455,10 @@ def _whole_blocks(kernel: Kernel, axes: tuple[tuple[str, int], ...]) -> Mapping[
         if own and {*own} <= block.keys():
             longest = max(own, key=block.__getitem__)
             block[longest] = max(block[longest], block[longest] * MIN_DOT // prod(block[d] for d in own))
-    for s in scans_of(kernel):
-        if {*(pair := (s.to, *s.over))} <= block.keys() and len({sizes[d] for d in pair}) == 1:
-            block |= dict.fromkeys(pair, max(block[d] for d in pair))
+    scans = [pair for s in scans_of(kernel) if {*(pair := (s.to, *s.over))} <= block.keys()]
+    scans = [pair for pair in scans if len({sizes[d] for d in pair}) == 1]
+    while uneven := [pair for pair in scans if len({block[d] for d in pair}) > 1]:  # which have axes in common
+        block |= dict.fromkeys(uneven[0], max(block[d] for d in uneven[0]))
     return block
 
 

@@ -110,12 +110,13 @@ def _notes(k: Kernel) -> dict[int, str]:
         if isinstance(segment, Loop):
             name = f"loop over {', '.join(segment.dims)}" + (f" ({i // 2 + 1})" if len(placement.loops) > 1 else "")
             accumulators = dict(segment.accumulators)
+            anew = {x.accumulator: f", anew where {x.extremum} moves" for x in segment.anew}
             for step in segment.steps:
                 if step.out in segment.running:
                     where[step.out] = f"{name}: running maximum"
                 elif step.out in accumulators:
                     scale = "".join(f", rescaled by exp(Δ{m})^{g}" for m, g in accumulators[step.out])
-                    where[step.out] = f"{name}: accumulator{scale}"
+                    where[step.out] = f"{name}: accumulator{scale}{anew.get(step.out, '')}"
                 else:
                     where.setdefault(step.out, name)
         else:

@@ -27,6 +27,7 @@ from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, cast_of
 from mirage_cli.ir.running import LEAST, in_scans
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.selected import selected
 from mirage_cli.ir.separable import separable
 from mirage_cli.ir.skewed import by_entries, skewed
 from mirage_cli.pipeline.clock import Clock
@@ -242,6 +243,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
             prices=prices,
         )
 
+    form = selected(form) or form
     form = skewed(form) or form
     form = separable(form) or form
     form, short = in_scans(form) or form, in_scans(form, LEAST)

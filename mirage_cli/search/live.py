@@ -110,7 +110,7 @@ def held_at_once(
 def lanes(kernel: Kernel, loop: Loop) -> tuple[Lanes, ...]:
     """As `codegen.iterations.deferred`: what nothing rescales, and no product has laid out."""
     eqns = {e.out: e for e in kernel.body}
-    kept = (eqns[n] for n, degrees in loop.accumulators if not degrees and n not in loop.running)
+    kept = (eqns[n] for n in loop.steady)
     sums = (e for e in kept if OPS[e.op].kind == "reduction" and not _from_product(eqns, *e.values))
     return tuple(Lanes(e.dims, (*e.dims, *e.axes)) for e in sums)
 

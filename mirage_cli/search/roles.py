@@ -238,21 +238,29 @@ def library_kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel | None:
     if len(w.eqns) != 1 or w.eqns[0].op != "dot" or len(e.targets) != 1:
         return None
     kernel = replace(_kernel(d, e, w), kind="library", roles=())
-    dims = {t.name: t.dims for t in d.program.inputs}
-    sizes = d.sizes
-    whole = all(is_whole(access, dims.get(buffer_of(d, f), axes_of(d, f)), sizes) for _, f, access in w.loads)
-    return kernel if whole and is_matmul(w.eqns[0], kernel.loads) else None
+    inputs = {t.name: t for t in d.program.inputs}
+    own = [(inputs.get(buffer_of(d, f)), f, access) for _, f, access in w.loads]
+    whole = all(is_whole(access, t.dims if t else axes_of(d, f), d.sizes) for t, f, access in own)
+    gaps = any(t is not None and t.strides for t, *_ in own)
+    return kernel if whole and is_matmul(w.eqns[0], kernel.loads, several=not gaps) else None
 
 
-def is_matmul(e: Eqn, loads: tuple[Load, ...]) -> bool:
-    """Whether one torch.bmm of views computes this: at most one batch axis, one axis each of M, N and K."""
+def is_matmul(e: Eqn, loads: tuple[Load, ...], *, several: bool = True) -> bool:
+    """Whether one torch.bmm of views computes this: at most one batch axis, one axis of K, and rows and columns that
+    are one axis each, or several side by side in the operand and in the result."""
     a, b = (next((x.dims for x in loads if x.out == v), None) for v in e.args)
     if a is None or b is None or len(e.axes) != 1:
         return False
     batch = [x for x in a if x in b and x not in e.axes]
-    rows = [x for x in a if x not in b]
-    columns = [x for x in b if x not in a]
-    return len(batch) <= 1 and len(rows) == len(columns) == 1 and all(x[-1] not in batch for x in (a, b))
+    sides = [(x, tuple(d for d in x if d not in other)) for x, other in ((a, b), (b, a))]
+    matrices = all(len(own) == 1 or (several and own and together(own, x, e.dims)) for x, own in sides)
+    return len(batch) <= 1 and matrices and all(x[-1] not in batch for x in (a, b))
+
+
+def together(group: tuple[str, ...], *tensors: tuple[str, ...]) -> bool:
+    """Whether axes lie side by side, in this order, in each of some tensors."""
+    starts = ((dims, dims.index(group[0])) for dims in tensors)
+    return all(dims[at : at + len(group)] == group for dims, at in starts)
 
 
 # -- splits

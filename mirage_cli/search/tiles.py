@@ -270,8 +270,11 @@ def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool)
 def _best_of_part(
     p: Model, sizes: tuple[tuple[str, int], ...], target: Target, coarse: bool, shared: frozenset[str]
 ) -> tuple[dict[str, float], ...]:
-    """For each choice along axes that it shares with other parts, the best of a part. Kernels have parts in common."""
+    """For each choice along axes that it shares with other parts, the best of a part; nothing where none of its blocks
+    fit. Kernels have parts in common."""
     found = choices(p, dict(sizes), target, [default_order(p)], coarse=coarse)
+    if not len(found.order):
+        return ()
     best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
     for i in np.argsort(estimate(p, found.batch, dict(sizes), target).us, kind="stable"):
         row = {d: float(column[i]) for d, column in found.batch.block.items()}

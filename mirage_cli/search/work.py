@@ -446,7 +446,7 @@ def _segment(
     their axes, and operations for an element."""
     loop = segment if isinstance(segment, Loop) else None
     summed = {n for n, _ in loop.accumulators} if loop else set[str]()
-    plain = {n for n, degrees in loop.accumulators if not degrees} if loop else set[str]()
+    plain = {*loop.steady, *loop.running} if loop else set[str]()
     steps = [s for s in segment.steps if isinstance(s, Eqn)]
     found = ((e.out, unscaled(k.kernel, e, k.exact, e.out in summed)) for e in steps if e.op == "dot")
     alone = {out: x for out, x in found if x is not None}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise, product
 from math import inf, isfinite, prod
@@ -524,6 +524,7 @@ class _Instances:
     def loop(self, loop: Loop, ends: Ends, env: Mapping[str, Any]) -> dict[str, Any]:
         """Its accumulators."""
         degrees = {name: dict(d) for name, d in loop.accumulators}
+        whole = self.loop(found, ends, env) if (found := extrema(loop)) else {}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
         for ranges in product(*cuts):
@@ -543,6 +544,8 @@ class _Instances:
                 if step.out in loop.running:
                     moved[step.out] = (old, new)
                     inner[step.out] = new
+                if step.out in whole:
+                    inner[step.out] = whole[step.out]
             works = self.works(inner, ends)
             self.worked = self.worked | works
             if not works.all():  # kernels leave this tile out
@@ -586,6 +589,21 @@ class _Instances:
         neutral, dims = number(OPS[e.op].neutral(whole=False)), (*self.front.dims, *e.dims)
         said = "full", repr(neutral), dims, shape, e.type
         return self.once(said, (), lambda: self.semantics.full(neutral, dims, shape, e.type))
+
+
+def extrema(loop: Loop) -> Loop | None:
+    """The loop that finds the extrema which choose what a loop accumulates; None where there are none. Of all that was
+    chosen before an extremum moves nothing is left: it is as if the extremum were known from the start."""
+    if not loop.anew:
+        return None
+    needed = {x.extremum for x in loop.anew}
+    names = tuple((name, degrees) for name, degrees in loop.accumulators if name in needed)
+    steps: list[Load | Eqn] = []
+    for step in reversed(loop.steps):
+        if step.out in needed:
+            steps.append(step)
+            needed |= {*step.values} if isinstance(step, Eqn) else set()
+    return replace(loop, steps=tuple(reversed(steps)), stores=(), accumulators=names, running=(), anew=())
 
 
 def number(c: float) -> Fraction | float:

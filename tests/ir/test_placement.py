@@ -285,3 +285,62 @@ def test_errors_name_the_line(name: str) -> None:
     parse_mugraph(text)
     with pytest.raises(MuGraphTextError, match=rf"(?s){message}"):
         parse_mugraph(text.replace(old, new))
+
+
+# -- extrema that choose
+
+FIRST = ("X = load X[m, k]", "M[m] = max(X; k)", "E[m, k] = eq(X, M)", "I[k] = index(k)")
+PLACE = ("W[m, k] = where(E, I, 64)", "P[m] = min(W; k)", "Y[m] = div(P, 1)", STORE)
+UNDEFINED = ("U[m, k] = isnan(X)", "B[m, k] = or(E, U)", "W[m, k] = where(B, I, 64)", "P[m] = min(W; k)",
+             "Y[m] = div(P, 1)", STORE)  # fmt: skip
+CHOSEN = {
+    "the first place": (FIRST, PLACE, "64"),
+    "the first place of a minimum": ((FIRST[0], "M[m] = min(X; k)", *FIRST[2:]), PLACE, "64"),
+    "that, or of what is no number": (FIRST, UNDEFINED, "64"),
+    "of some": (FIRST, ("G[k] = gt(I, 3)", "B[m, k] = and(G, E)", "W[m, k] = where(B, I, 64)", *PLACE[1:]), "64"),
+    "the last place": (FIRST, ("W[m, k] = where(E, I, -1)", "P[m] = max(W; k)", *PLACE[2:]), "-1"),
+    "how many": (FIRST, ("W[m, k] = where(E, 1, 0)", "P[m] = sum(W; k)", *PLACE[2:]), "0"),
+    "a sum of others": (("Z = load Z[m, k]", *FIRST), ("W[m, k] = where(E, Z, 0)", "Y[m] = sum(W; k)", STORE), "0"),
+    "up to a size": (("S[] = size(k)", *FIRST), ("W[m, k] = where(E, I, S)", *PLACE[1:]), "S"),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_an_extremum_chooses_starts_anew_where_it_moves(name: str) -> None:
+    first, rest, other = CHOSEN[name]
+    loop = only_loop(kernel(ROWS, *first, *rest))
+    (anew,) = loop.anew
+    assert (anew.extremum, str(anew.other)) == ("M", other)
+    assert not loop.running and not loop.steady
+
+
+TWO_LOOPS = {
+    "another mask beside it": (
+        *FIRST, "G[k] = gt(I, 3)", "B[m, k] = or(G, E)", "W[m, k] = where(B, I, 64)", *PLACE[1:],
+    ),
+    "what is no number of another value": (
+        "Z = load Z[m, k]", *FIRST, "U[m, k] = isnan(Z)", "B[m, k] = or(E, U)", "W[m, k] = where(B, I, 64)", *PLACE[1:],
+    ),
+    "where another value equals it": ("Z = load Z[m, k]", *FIRST[:2], "E[m, k] = eq(Z, M)", FIRST[3], *PLACE),
+    "where it is not": (FIRST[0], FIRST[1], "E[m, k] = ne(X, M)", FIRST[3], *PLACE),
+    "the other way round": (*FIRST, "W[m, k] = where(E, 64, I)", *PLACE[1:]),
+    "a sum with others": (*FIRST, "W[m, k] = where(E, I, 64)", "P[m] = sum(W; k)", *PLACE[2:]),
+    "another value in each place": ("Z = load Z[m, k]", *FIRST, "W[m, k] = where(E, Z, X)", "Y[m] = sum(W; k)", STORE),
+    "it shifts exponents too": (
+        *FIRST, "W[m, k] = where(E, I, 64)", "P[m] = min(W; k)", "D[m, k] = exp_sub(X, M)", "L[m] = sum(D; k)",
+        "Y[m] = mul(P, L)", STORE,
+    ),
+    "a function of what is chosen": (
+        *FIRST, "W[m, k] = where(E, X, 0)", "V[m, k] = square(W)", "Y[m] = sum(V; k)", STORE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWO_LOOPS)
+def test_what_else_is_made_of_an_extremum_waits_for_a_second_loop(name: str) -> None:
+    one, two = place(kernel(ROWS, *TWO_LOOPS[name])).loops
+    assert not one.anew and not one.running and not two.anew
+
+
+def test_a_chunk_knows_no_extremum_of_the_others() -> None:
+    assert refused(kernel("m:grid k:split", *FIRST, *PLACE)) == "uses a partial result"

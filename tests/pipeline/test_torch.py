@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
+from mirage_cli.ir.derived import lower
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
@@ -32,6 +33,7 @@ from mirage_cli.pipeline.models.straight import Steps
 from mirage_cli.pipeline.models.taken import table
 from mirage_cli.spec.aten.trace import supported
 from tests import forked
+from tests.searched import searched
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -845,8 +847,19 @@ def test_results_of_eight_bits() -> None:
     assert "O2: {dims: [a0, a1], dtype: float8_e4m3fn}" in found.regions[0].graph.text()
 
 
+def test_what_is_made_of_16_bits_as_float32_is_float32() -> None:
+    """In each plan, also where an intermediate is stored: it is as exact as PyTorch's."""
+    found = cut(
+        exported(as_module(lambda x: x.float().log_softmax(1).square().mean()), (torch.randn(5, 37).bfloat16(),))
+    )
+    program = found.regions[0].program
+    plans = searched(program).plans
+    stored = {b for p in plans for b in p.graph.buffers if b.name not in lower(program).chosen()}
+    assert len(plans) > 2 and {b.dtype for b in stored} == {"float32"}
+
+
 def test_what_is_rounded_on_the_way_is_cast() -> None:
-    """To fewer bits alone: of more, nothing is lost."""
+    """To fewer bits: of more, nothing is lost."""
     x = torch.randn(8, 16).bfloat16()
     found = cut(exported(as_module(lambda x: (x * 2).to(torch.float8_e5m2).to(torch.bfloat16) + 1), (x,)))
     assert len(found.regions) == 1 and "float8_e5m2(X0 * 2) + 1" in found.regions[0].graph.text()

@@ -173,6 +173,43 @@ kernel k0 generated r:tile t:tile
     assert whole_blocks(kernel, {"r": r, "t": 8}) == blocks
 
 
+SHARED = """
+mugraph segments float32
+dims t=4 q=4 s=4 k=16 r=4
+input X f32[r]
+input A f32[q, k]
+input B f32[s, k]
+output C f32[t]
+output O f32[q, s]
+
+kernel k0 generated t:tile q:tile s:tile k:tile r:tile
+  A = load A[q, k]
+  B = load B[s, k]
+  X = load X[r]
+  i[r] = index(r)
+{scans}
+  p[q, s] = dot(A, B; k)
+  O[q, s] = mul(p, Q)
+  store C[t] = C
+  store O[q, s] = O
+"""
+
+
+@pytest.mark.parametrize("order", ["tq", "qt"])
+def test_scans_of_one_axis_have_one_block(order: str) -> None:
+    """Also where the results of one are rows of a product, which are padded, and those of another are not."""
+    names = {"t": ("C", "t"), "q": ("Q", "q")}
+    scans = [
+        f"  j{to}[{to}] = index({to})\n  m{to}[{to}, r] = le(i, j{to})\n  w{to}[{to}, r] = where(m{to}, X, 0)\n"
+        f"  {out}[{to}] = sum(w{to}; r)"
+        for out, to in (names[x] for x in order)
+    ]
+    graph = parse_mugraph(SHARED.replace("{scans}", "\n".join(scans)).lstrip())
+    (kernel,) = graph.kernels
+    blocks = whole_blocks(kernel, graph.sizes)
+    assert {blocks[d] for d in "tqr"} == {16}
+
+
 def test_a_scan_beside_a_product_of_few_rows_has_one_block(interpreter: Interpreter) -> None:
     """Eight positions are padded to 16 rows for the matrix units: what the scan reads along r is padded too."""
     text = """

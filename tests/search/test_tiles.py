@@ -434,6 +434,36 @@ def test_what_no_block_fits_is_not_worked_out() -> None:
     assert "at_once" in vars(m)
 
 
+MASKED = """
+mugraph masked float16
+dims m=256 k=8192 n=256 s=512
+input X f16[m, k]
+input W f16[k, n]
+input P f16[m, s]
+output O f16[m, n]
+output R f32[m]
+kernel k0 generated m:grid k:tile n:grid s:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  P = load P[m, s]
+  O[m, n] = dot(X, W; k)
+  i[s] = index(s)
+  j[m] = index(m)
+  t[m, s] = le(i, j)
+  p[m, s] = where(t, P, 0)
+  R[m] = sum(p; s)
+  store O[m, n] = O
+  store R[m] = R
+"""
+
+
+def test_parts_side_by_side_have_no_schedule_where_no_block_of_one_fits() -> None:
+    graph = parse_mugraph(MASKED)
+    m, sizes = model_of(graph), tuple(graph.sizes.items())
+    assert tiles._best_of_part(m, sizes, H200, True, frozenset()) == ()
+    assert tiles.best_schedule(m, graph.sizes, H200) is None
+
+
 FEATURES = """
 mugraph features float16
 dims h=16 s=8192 d=64 e=64 f=256

@@ -30,6 +30,8 @@ def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
     dtype, given = node.meta["val"].dtype, node.args[0].meta["val"].dtype
     if dtype.is_floating_point:
         x = number_of(x) if given.is_floating_point else both(lambda v: v / 1, x)
+        if given.is_floating_point and given.itemsize == 2 and dtype.itemsize >= 4:
+            return both(g.float32, x)  # what is made of it has no 16 bits
         return x if holds(dtype, given) else both(getattr(g, dtype_name(dtype)), x)
     if dtype_name(dtype) == "bool":
         return mask_of(x)
