@@ -103,6 +103,24 @@ def test_a_number_that_another_index_does_not_come_to(mask: str, far: str, near:
             assert refused(program, one, line, line.replace(f", {number})", f", {wrong})"))
 
 
+def test_a_number_that_only_another_index_comes_to_at_small_sizes() -> None:
+    """Then the axis is long enough for it too."""
+    text = """
+name: outer
+dims: {i: 7, n: 7, z: 6, w: 9}
+dtype: float32
+inputs: {X: [z]}
+program: |
+  A = where(index(n) < 3, X[5 - n], 0)
+  O = A[2*w + i - 3]
+outputs: {O: [i, w]}
+"""
+    program, plans = found(text)
+    one = next(p for p in plans if len(p.graph.kernels) == 1)
+    assert refused(program, one, ", 3)", ", 2)")
+    assert refused(program, one, ", 3)", ", 4)")
+
+
 WINDOWS = """
 name: windows
 dims: {{x: 8, u: 8, p: 30, q: 3}}
