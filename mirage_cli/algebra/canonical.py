@@ -37,7 +37,7 @@ class Atom:
 
     input(name, access)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
     sum(bound, mono)  max(bound, form), as all of FOLDS  poly(form)  log(form)  fn(name, *forms)
-    mark(form, bound)  written(op, axes, *args)
+    mark(form, bound)  written(op, axes, *args)  scaled(form, form)
 
     dims: the axes it depends on. key: a digest that orders atoms.
     """
@@ -144,6 +144,7 @@ class Algebra:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
         self.atoms: dict[tuple[Any, ...], Atom] = {}
         self.known: dict[object, Form] = {}  # what `once` has worked out
+        self._largest: dict[Atom, dict[Atom, Fraction]] = {}  # what `_largest_in` has
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
         self.sizes: dict[str, int] = {}
@@ -199,7 +200,7 @@ class Algebra:
                 result = self.mul(result, self._pow_sum(atom.args[0], e))
             else:
                 plain[atom] = e
-        return self.mul(result, self._form({self._sorted(plain): ONE}))
+        return self.mul(result, self._form({self._sorted(self._scaled(plain)): ONE}))
 
     @staticmethod
     def _sorted(factors: Mapping[Atom, Fraction]) -> Mono:
@@ -256,6 +257,7 @@ class Algebra:
         merged = [a for a, e in m if a.kind == "poly" and factors[a] != e]
         if whole := [self.pow(a.args[0], factors.pop(a)) for a in merged if factors[a].denominator == 1]:  # √x·√x is x
             return functools.reduce(self.mul, whole, self._mul_mono(self._sorted(factors), c, (), d))
+        factors = self._scaled(factors)
         exponents = [self.scale(a.args[0], factors.pop(a)) for a in list(factors) if a.kind == "exp"]
         product = self._form({self._sorted(factors): c * d})
         if not exponents:
@@ -266,6 +268,42 @@ class Algebra:
                 return self._form({self._sorted({**factors, exp.atom: ONE}): c * d})
             return self.mul(product, exp)
         return self.mul(product, self.exp(self.add(*exponents)))
+
+    def _scaled(self, factors: dict[Atom, Fraction]) -> dict[Atom, Fraction]:
+        """x²/t² --> (x/t)² for a t that is made of max |x| or max x²: the squares of x alone may pass the range.
+
+        So a Σ of (x/t)², as LAPACK's nrm2 has it, is none of x² over t². In a product that has x once, x/t is x·(1/t).
+        """
+        if not any(a.kind == "scaled" or (e < 0 and self._largest_in(a)) for a, e in factors.items()):
+            return factors
+        found: dict[Atom, Fraction] = {}
+        for atom, e in factors.items():
+            x, t = atom.args if atom.kind == "scaled" else (self.of_atom(atom), self.one)
+            for a, k in (*x.terms[0][0], *((a, -k) for a, k in t.terms[0][0])):
+                found[a] = found.get(a, Fraction(0)) + k * e
+        for t in [a for a, e in found.items() if e < 0]:
+            for x, k in self._largest_in(t).items():
+                times = min(found.get(x, Fraction(0)), -found[t] / k) // 1
+                if found.get(x, 0) >= 2 and times >= 1:
+                    args = self.of_atom(x), self.of_atom(t, k)
+                    found[self._atom("scaled", *args, dims=x.dims | t.dims)] = Fraction(times)
+                    found |= {x: found[x] - times, t: found[t] + k * times}
+        return {a: e for a, e in found.items() if e}
+
+    def _largest_in(self, t: Atom) -> Mapping[Atom, Fraction]:
+        """The values the largest of whose magnitudes are in this one, and the power of it that is as large as they."""
+        if t not in self._largest:
+            found = self._largest[t] = dict[Atom, Fraction]()
+            if t.kind == "max" and t.args[1].single:
+                ((x, power), *others), _ = t.args[1].single
+                inner = x.args[1].atom if x.kind == "fn" and x.args[0] == "abs" and power == 1 else x
+                if inner is not None and not others and (inner is not x or power % 2 == 0):
+                    found[inner] = ONE / power
+            elif t.kind in ("fn", "poly"):
+                forms = (x for x in t.args if isinstance(x, Form))
+                for a, e in (f for x in forms for m, _ in x.terms for f in m):
+                    found |= self._largest_in(a) if e == 1 else {}
+        return self._largest[t]
 
     def pow(self, x: Form, e: Number) -> Form:
         if not isinstance(e, Fraction):
@@ -505,6 +543,9 @@ class Algebra:
                 return self.folded(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
             case "shifted_exp":
                 return self.shifted_exp(f(atom.args[0]), *atom.args[1:])
+            case "scaled":
+                x, t = map(f, atom.args)
+                return self.mul(x, self.pow(t, MINUS_ONE))
             case "written":
                 op, axes, *args = atom.args
                 mapped = [f(a) if isinstance(a, Form) else a for a in args]

@@ -183,6 +183,8 @@ def _atom_node(d: Decomposition, atom: Atom) -> Node:
             steps.add("exp_sub", algebra.scale(x, k), algebra.scale(algebra.folded("max", x, axes), k))
         case "log":
             steps.add("log", atom.args[0])
+        case "scaled":
+            steps.add("div", *atom.args)
         case "fn":
             args = tuple(constant(a) for a in atom.args[1:])
             steps.add(atom.args[0], *args)

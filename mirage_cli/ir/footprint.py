@@ -313,8 +313,8 @@ def large_enough(
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
     entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
-    axis that those are positions of. met: numbers that an index is to come to where an axis has this position. reached:
-    indices, and numbers that they are to come to.
+    axis that those are positions of. met: axes, numbers and indices: where one of axis and index comes to the number,
+    the other is to. reached: indices, and numbers that they are to come to.
     """
     sizes = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
@@ -326,6 +326,7 @@ def large_enough(
         yield from (growing.to_read(d, i) for d, i in known)
         yield from (growing.to_hold(x, dims) for dims, x in tables)
         yield from (growing.to_meet(i, n) for d, n, i in met if n < sizes[d])
+        yield from (growing.axis(d, n + 1) for d, n, i in met if sizes[d] <= n <= i.bounds(sizes)[1])
         yield from (growing.to_meet(i, n) for i, n in reached)
 
     while True in {*grows()}:

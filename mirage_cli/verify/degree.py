@@ -134,8 +134,10 @@ class _Walk:
         return power(x if exponent > 0 else self.inverse(x, e), min(abs(exponent), MODULI[-1]))
 
     def of_all(self, e: Eqn, x: Degree) -> Degree:
-        """A product over all elements along the axes."""
-        return power(Degree(max(x.top, x.below), x.bottom), prod(self.sizes.get(a, 3) for a in e.axes))
+        """A product over all elements along the axes. Of extrema, one of φ(x) = (x + c)³ + d: as a polynomial of d, it
+        tells n elements from others but for a probability of n / p, besides that of equal elements."""
+        longest = max(x.top, x.below) + OPS[e.op].extremum
+        return power(Degree(longest, x.bottom), prod(self.sizes.get(a, 3) for a in e.axes))
 
     def reduced(self, e: Eqn, x: Degree) -> Degree:
         """A sum over axes: denominators that depend on them are multiplied together."""

@@ -9,9 +9,9 @@ becomes a random function. This generalises the pair of fields of Mirage (OSDI '
     roots                     x ** ((p + 1) / 4) as p ≡ 3 mod 4: multiplicative; a root wherever x is a square, and the
                               elements where it is not are marked as tainted
     log                       of non-squares (the field's negative numbers) tainted likewise
-    max, min over axes        one associative, commutative operation x ∘ y = (x + c)(y + c) − c with random c, so that
-                              maxima of tiles agree with the maximum, and every element has its say
-    maximum, minimum, relu    symmetric random functions
+    max, min, maximum, relu   one associative, commutative operation x ∘ y = φ⁻¹(φ(x) φ(y)), φ(x) = (x + c)³ + d with
+                              random c and d, so that maxima of tiles agree with the maximum, and every element has its
+                              say; exact between two integers near the sizes and -1, 0, 1
     comparisons               exact between integers near the sizes and -1, 0, 1; else random functions of both sides
     sigmoid, gelu, ...        random functions of their arguments
     infinity, 0 / 0           flags beside the residues
@@ -83,6 +83,8 @@ ODD = np.uint64(1)
 LEVEL_KEYS = np.array([(i + 1) * 0x9E3779B97F4A7C15 % (1 << 64) for i in range(LEVELS)], dtype=np.uint64)
 """What tells hashes of different levels apart: multiples of splitmix64's golden gamma."""
 UNSIGNED_MODULI = np.array(MODULI, dtype=np.uint64)
+CUBE_ROOTS = tuple(pow(3, -1, p - 1) for p in MODULI)
+"""The exponents of cube roots, of which every element has one: p − 1 is twice a prime."""
 _BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
 
 
@@ -163,12 +165,18 @@ class Field:
         self._rng = rng
         self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
         self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
-        self._shifts = {largest: np.array([rng.integers(1, p) for p in MODULI]) for largest in (True, False)}
+        self._shifts = {largest: self._drawn(rng) for largest in (True, False)}
+        self._lifts = {largest: self._drawn(np.random.default_rng([seed, largest])) for largest in (True, False)}
         self.fewest_guesses: int | Array = NO_GUESSES
         self.counts_guesses = True
         self._exp_tables: Array | None = None
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[int, int] | float, Residues] = {}  # which equations of many program instances share
+
+    @staticmethod
+    def _drawn(rng: np.random.Generator) -> Array:
+        """A residue of each level, none of which is 0."""
+        return np.array([rng.integers(1, p) for p in MODULI])
 
     # -- leaves
 
@@ -485,7 +493,7 @@ class Field:
     # -- order
 
     def extremum(self, x: Residues, y: Residues, *, largest: bool) -> Residues:
-        """A symmetric random function; exact between small integers (`ordered`) and where one side is infinite."""
+        """What joins parts of an extremum; exact between small integers (`ordered`) and where one side is infinite."""
         dims = union(x.dims, y.dims)
         pick = np.maximum if largest else np.minimum
         if x.kind == y.kind == "int" and not (x.large or y.large):
@@ -493,8 +501,8 @@ class Field:
             return Residues(dims, "int", data, taint=joint_taint((x, y), dims))
         a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
-        mixed = self._hash(pick.__name__, (x,), dims) + self._hash(pick.__name__, (y,), dims)
-        data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
+        factors = (aligned(self._as_factor(v.data, largest), v.dims, dims, 1) for v in (x, y))
+        data = self._of_factors(times(*factors, columns(a)), largest)
         data = np.where(known, pick(a, b) % columns(data), data)
         taint = joint_taint((x, y), dims)
         f, g = joint_flags(x, dims), joint_flags(y, dims)
@@ -632,12 +640,11 @@ class Field:
         return finish(dims, _product(factors, len(dims) + 1), x.valid, flags, taint_over(x.taint, at))
 
     def reduce_extremum(self, x: Residues, axes: tuple[str, ...], *, largest: bool) -> Residues:
-        """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
+        """x ∘ y over all elements: associative and commutative, and every element matters."""
         at = tuple(x.dims.index(a) for a in axes)
         dims = tuple(d for d in x.dims if d not in axes)
         x = as_field(x)
-        p, c = columns(x.data), self._shift(largest, x.data.ndim)
-        factors = (x.data + c) % p
+        factors = self._as_factor(x.data, largest)
         loses, wins = (MINUS_INF, PLUS_INF) if largest else (PLUS_INF, MINUS_INF)
         flags = None
         if x.flags is not None:
@@ -645,10 +652,24 @@ class Field:
             flags = np.where((x.flags == loses).all(axis=at), loses, FINITE)
             flags = np.where((x.flags == wins).any(axis=at), wins, flags)
             flags = np.where((x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
-        data = _product(aligned(factors, x.dims, (*dims, *axes), 1), len(dims) + 1)
-        p = columns(data)
-        taint = taint_over(x.taint, at)
-        return finish(dims, (data - self._shift(largest, data.ndim)) % p, x.valid, flags, taint)
+        product = _product(aligned(factors, x.dims, (*dims, *axes), 1), len(dims) + 1)
+        return finish(dims, self._of_factors(product, largest), x.valid, flags, taint_over(x.taint, at))
+
+    def _as_factor(self, x: Array, largest: bool) -> Array:
+        """φ(x) = (x + c)³ + d: extrema are products of these."""
+        p, c, d = columns(x), self._column(self._shifts[largest], x), self._column(self._lifts[largest], x)
+        base = (x + c) % p
+        return (times(times(base, base, p), base, p) + d) % p
+
+    def _of_factors(self, product: Array, largest: bool) -> Array:
+        """φ⁻¹ of a product."""
+        c, d = self._column(self._shifts[largest], product), self._column(self._lifts[largest], product)
+        p = columns(product)
+        return (power((product - d) % p, CUBE_ROOTS) - c) % p
+
+    @staticmethod
+    def _column(residues: Array, like: Array) -> Array:
+        return residues.reshape((LEVELS,) + (1,) * (like.ndim - 1))
 
     def join(self, x: Residues, y: Residues, *, largest: bool) -> Residues:
         """The maximum or minimum over two parts of an axis from those of the parts, with equal dims."""
@@ -664,6 +685,3 @@ class Field:
             taint = np.broadcast_to(total[:, None], data.shape)
         whole = Residues(lead, "field", data, both_valid(x, y), flags, taint)
         return self.reduce_extremum(whole, ("",), largest=largest)
-
-    def _shift(self, largest: bool, ndim: int) -> Array:
-        return self._shifts[largest].reshape((LEVELS,) + (1,) * (ndim - 1))

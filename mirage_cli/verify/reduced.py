@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -296,7 +297,21 @@ def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) ->
         numbers = {n for at, n in starts if None in (d, at)} | masked
         return (d, end) in starts or (a not in known and end in numbers)
 
-    return {a for d, i in stretches for a in i.dims if stops(d, a, i.offset + whole.get(a, 0))}
+    return {x for pair in _within_sums(program, graph) for x in pair} | {
+        a for d, i in stretches for a in i.dims if stops(d, a, i.offset + whole.get(a, 0))
+    }
+
+
+def _within_sums(program: Program, graph: MuGraph) -> Iterator[tuple[str, str]]:
+    """Axes by which the μGraph alone reads a tensor, and the longer axes of the program in whose place an index has
+    them: a and u of X[a + x + 1], where the program reads X[u + x - 1]."""
+    own = [x for x in dict.fromkeys(program.accesses()) if x[1].affine and not _is_stretch(x[1])]
+    others = [x for x in dict.fromkeys(graph.accesses()) if x[1].affine and not _is_stretch(x[1]) and x not in own]
+    for (d, i), (e, j) in itertools.product(others, own):
+        for (a, c), (b, k) in itertools.product(i.terms, j.terms) if d == e else ():
+            alike = c == k and {*i.terms} - {(a, c)} == {*j.terms} - {(b, k)} and (i.offset - j.offset) % c == 0
+            if alike and graph.sizes.get(str(a), math.inf) < program.sizes[str(b)]:  # chunks have no size yet
+                yield str(a), str(b)
 
 
 def _reduced_schedule(

@@ -187,3 +187,36 @@ def test_attention_with_a_sink_is_one_kernel_whose_parts_are_all_tested(interpre
         assert not check_equivalence(program, wrong, 0).ok
     judged = interpreter.judge(program, kernels_source(best.graph, best.schedule), 0, True)
     assert judged.ok, judged.problem
+
+
+MAXIMA = """
+name: maxima
+dims: {m: 6, k: 12, a: 12}
+dtype: float32
+inputs: {A: [m, a], B: [m, k], C: [m]}
+program: |
+  X = where(index(k) < 7, A[m, k], where(index(k) == 7, C, B))
+  M = max(X * 2, k)
+  O = M * C + B
+outputs: {O: [m, k]}
+"""
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_a_maximum_is_joined_of_its_parts(reduction: str) -> None:
+    """One that does not cancel, as that of a softmax does: no plan is refused, and a wrong one is."""
+    program = parse_spec(MAXIMA.replace("max(X", f"{reduction}(X")).at()
+    parts = by_parts(lower(program))
+    assert parts is not None
+    assert [e.op for e in parts.eqns].count(reduction) == 2
+    found = search_program(program, TARGET, Options(budget_s=20, tune=False))
+    joined = [p.graph for p in found.plans if f"{reduction}imum(" in print_mugraph(p.graph)]
+    assert joined and not found.rejected
+    for graph in joined:
+        text = print_mugraph(graph)
+        first, *_ = re.findall(rf"= ({reduction}imum\(.*)\n", text)
+        wrong = [text.replace(f"= {first}", f"= add({first.split('(')[1]}", 1)]
+        wrong += [re.sub(r"(A\[m, )(a\w*|k\w*)\]", r"\1\2 + 1]", text, count=1)]
+        for t in wrong:
+            assert t == text or not check_equivalence(program, parse_mugraph(t), 3).ok
+        assert wrong[0] != text

@@ -318,8 +318,8 @@ class _Asked:
 def test_what_the_finite_fields_know_exactly_they_compute_without_functions() -> None:
     """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
     asks = {
-        "fn": "fn", "symmetric": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask",
-        "equal": "mask", "mask": "mask", "reduce_extremum": "extremum", "integer": "fn",
+        "fn": "fn", "symmetric": "fn", "exp": "exponential", "log": "exponential", "less": "mask", "equal": "mask",
+        "mask": "mask", "extremum": "extremum", "reduce_extremum": "extremum", "integer": "fn",
     }  # fmt: skip
     for row in OPS.values():
         if row.kind == "leaf" or row.growth == "raised":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -235,6 +236,45 @@ def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
     assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), whole)
     empty = F.full(-math.inf, ("a",), (3,), "float")
     assert_same(F.join(empty, whole, largest=True), whole)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_an_extremum_of_extrema_is_that_of_all(field: Field, largest: bool) -> None:
+    F = field
+    x = draw(F, "a", "b")
+    parts = [Residues(("a",), "field", x.data[..., i]) for i in range(5)]
+    found = parts[0]
+    for part in parts[1:]:
+        found = F.extremum(part, found, largest=largest)
+    assert_same(found, F.reduce_extremum(x, ("b",), largest=largest))
+    agree, _ = same(found, F.reduce_extremum(x, ("b",), largest=not largest))
+    assert not agree.any()
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_an_extremum_is_linear_in_nothing(field: Field, largest: bool) -> None:
+    """Sums, products and powers of extrema of other elements are other numbers."""
+    F, one = field, field.const(Fraction(1))
+    x, y, z = (draw(F, "a", "b") for _ in range(3))
+
+    def top(*values: Residues) -> Residues:
+        return functools.reduce(lambda a, b: F.extremum(a, b, largest=largest), values)
+
+    def step(x: Residues, y: Residues) -> Residues:
+        return F.sub(top(F.add(x, one), y), top(x, y))
+
+    different = [
+        (step(x, y), step(z, y)),  # they would not depend on x
+        (top(F.mul(x, z), F.mul(y, z)), F.mul(top(x, y), z)),
+        (top(F.add(x, z), F.add(y, z)), F.add(top(x, y), z)),
+        (F.add(top(x, z), top(y, z)), F.add(top(F.add(x, y), z), z)),
+        (F.mul(top(x, z), top(y, z)), F.mul(top(x, y), top(z, z))),
+        (F.pow(top(x, y), Fraction(3)), top(F.pow(x, Fraction(3)), F.pow(y, Fraction(3)))),
+        (top(x, x), x),
+    ]
+    for a, b in different:
+        agree, _ = same(a, b)
+        assert not agree.any()
 
 
 def test_a_maximum_over_a_long_axis_takes_little_time() -> None:

@@ -101,3 +101,59 @@ def test_a_number_that_another_index_does_not_come_to(mask: str, far: str, near:
         line = compared[-1]
         for wrong in (int(number) - 1, int(number) + 1):
             assert refused(program, one, line, line.replace(f", {number})", f", {wrong})"))
+
+
+def test_a_number_that_only_another_index_comes_to_at_small_sizes() -> None:
+    """Then the axis is long enough for it too."""
+    text = """
+name: outer
+dims: {i: 7, n: 7, z: 6, w: 9}
+dtype: float32
+inputs: {X: [z]}
+program: |
+  A = where(index(n) < 3, X[5 - n], 0)
+  O = A[2*w + i - 3]
+outputs: {O: [i, w]}
+"""
+    program, plans = found(text)
+    one = next(p for p in plans if len(p.graph.kernels) == 1)
+    assert refused(program, one, ", 3)", ", 2)")
+    assert refused(program, one, ", 3)", ", 4)")
+
+
+WINDOWS = """
+name: windows
+dims: {{x: 8, u: 8, p: 30, q: 3}}
+dtype: float32
+inputs: {{A: [p], B: [q, x], C: [p, x]}}
+program: |
+  Y = where(index(u) {})
+  O = {}
+outputs: {{O: [x]}}
+"""
+
+
+@pytest.mark.parametrize("reduced", ["max(Y, u)", "sum(Y * Y, u)"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ">= 7, A[3*u + 1], B[u + x - 1, x]",
+        ">= 3, A[3*u + 1], B[u + x - 1, x]",
+        "<= 2, C[2*u + x, x], B[u + x - 1, x]",
+        "<= 4, B[u + x - 1, x], C[u + 2*x, x]",
+    ],
+)
+def test_windows_that_lie_one_behind_another(chosen: str, reduced: str) -> None:
+    """Each is read along its part alone, by an index with other axes or a step."""
+    _, plans = found(WINDOWS.format(chosen, reduced))
+    assert any(p.graph.sizes.keys() - {"x", "u", "p", "q"} for p in plans), "none has parts"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("x*2 + q + 5", "x*2 + q + 6"), ("u1 + x - 1", "u1 + x - 2"), ("x*2 + q + 5", "x + q + 5")]
+)
+def test_other_windows_behind_another_are_refused(right: str, wrong: str) -> None:
+    program, plans = found(WINDOWS.format("<= 4, B[u + x - 1, x], C[u + 2*x, x]", "max(Y, u)"))
+    some = [p for p in plans if right in canonical_text(p.graph)]
+    assert some
+    assert all(refused(program, p, right, wrong) for p in some)

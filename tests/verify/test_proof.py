@@ -156,5 +156,5 @@ def test_what_is_outside_the_bound_is_named_with_its_operators() -> None:
     assert outside("matmul") == ["rounding in float16"]
     assert outside("rmsnorm_linear") == ["rsqrt, sqrt", "rounding in float16"]
     assert outside("causal_attention") == ["exp, exp_sub", "max", "ge, le", "rounding in float16"]
-    assert outside("two_outputs") == ["max", "maximum, minimum, relu", "rounding in float16"]
+    assert outside("two_outputs") == ["max, maximum, minimum, relu", "rounding in float16"]
     assert outside("roots") == ["pow, sqrt", "rounding in float32"]
