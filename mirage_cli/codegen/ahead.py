@@ -36,7 +36,7 @@ def few_bytes(k: ScheduledKernel, loop: Loop, boxes: Collection[str]) -> frozens
     return frozenset(
         x.out
         for x, few in zip(loads, late.few(blocks, 32 * k.schedule.warps), strict=True)
-        if few and x.out not in {*boxes, *k.paired} and x.buffer not in {*written, *k.live}
+        if few and x.out not in {*boxes, *k.paired, *k.worded} and x.buffer not in {*written, *k.live}
         if all(d not in dims_of(a.access) for a in lookups_of(x.access))
     )
 

@@ -75,7 +75,8 @@ class ScheduledKernel:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
     stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
     that is several axes (`m*n`). folded: of these, those whose boxes have several axes there. paired: loads of 16
-    bits at a time, with the axis along which numbers share them, and how many do."""
+    bits at a time, with the axis along which numbers share them, and how many do. worded: loads of words of 32 bits,
+    once for each so many numbers along an axis."""
 
     graph: MuGraph
     kernel: Kernel
@@ -85,6 +86,7 @@ class ScheduledKernel:
     merged: Mapping[str, Axes] = field(default_factory=dict["str", "Axes"])
     folded: frozenset[str] = frozenset()
     paired: Mapping[str, tuple[str, int]] = field(default_factory=dict["str", "tuple[str, int]"])
+    worded: Mapping[str, tuple[str, int]] = field(default_factory=dict["str", "tuple[str, int]"])
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:

@@ -10,9 +10,10 @@ along the summed axis need no transposition: where no warpgroup multiplies, they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 from mirage_cli.codegen import narrow, nodes, plan
@@ -22,7 +23,7 @@ from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, index, strides
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.program import HALVES, Eqn, cast_of, live_eqns
+from mirage_cli.ir.program import DTYPE_BYTES, HALVES, Eqn, cast_of, live_eqns
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 from mirage_cli.ir.whole import EXACT
 
@@ -48,6 +49,51 @@ def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
         if len(shared) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
             found[x.out] = shared.pop()
     return found
+
+
+def worded_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, tuple[str, int]]:
+    """Loads of words, once for each so many numbers along an axis: those that nothing but operands in pairs subtract.
+
+    Each lane copies the word of its own numbers asynchronously. A block of bytes would come through registers, of few
+    bytes of each thread, and be brought to the threads that subtract it by way of shared memory."""
+    found: dict[str, tuple[str, int]] = {}
+    for x in phases[0].kernel.loads:
+        taken = {(y.dim, y.sharing) for k in phases for _, y in _operands(k) if x.out in dict(y.sum.others)}
+        if (
+            len(taken) == 1
+            and x.out not in boxes
+            and all(_taken_by(k, x.out, partial(_subtracting, k, x.out)) for k in phases)
+        ):
+            dim, count = taken.pop()
+            if all(_in_whole_words(k, x, dim, count) for k in phases):
+                found[x.out] = dim, count
+    return found
+
+
+def room_of(k: ScheduledKernel, x: Load) -> int:
+    """How many elements of a load share a word."""
+    return nodes.WORD_BITS // narrow.BYTE // DTYPE_BYTES[k.tensors[x.buffer].dtype]
+
+
+def _in_whole_words(k: ScheduledKernel, x: Load, dim: str, count: int) -> bool:
+    """Whether the positions of a load along an axis, its only one, are neighbours in memory, and its blocks and rows
+    whole words, in which so many of them share one."""
+    t, room = k.tensors[x.buffer], room_of(k, x)
+    if (
+        k.axes_of(x.out) != (dim,)
+        or room < max(count, 2)
+        or k.block[dim] % room
+        or x.buffer in k.live
+        or dim in k.repeats(x)
+    ):
+        return False
+    if {*t.dims, *x.dims} & k.dynamic or any(dim in i.dims and not i.affine for i in x.access):
+        return False
+    if any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(t.dims, x.access, strict=True)):
+        return False
+    steps, start = strides(x.access, t.steps(k.sizes))
+    others = [n for a, n in steps.items() if a != dim]
+    return steps.get(dim) == 1 and not any(n % room for n in (start, *others))
 
 
 def operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
@@ -136,12 +182,11 @@ def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
     block = nodes.Value(x.sum.byte, axes)
     dtype, (shift, mask, sign) = k.graph.dtype, x.sum.bits
     whole = x.sum.bits == narrow.WHOLE and dtype == "bfloat16"
-    less = narrow.subtracted(k, x.sum, raised=not whole)
 
     def one(place: int) -> Expr:
-        own = less
-        for n in range(x.sharing.bit_length() - 1 if x.dim in less.axes else 0):
-            own = nodes.EverySecond(own, place >> n & 1 == 1)
+        of_words = any(v in k.worded for v, _ in x.sum.others)
+        own = narrow.subtracted(k, x.sum, not whole, (lambda v: _at(k, v, x, place)) if of_words else None)
+        own = own if of_words else _every(own, x, place)
         own = nodes.Spread(own, axes) if own.axes else own
         if whole:
             found: Expr = nodes.PairBytes(block, place == 1)
@@ -151,6 +196,23 @@ def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
         return nodes.MatrixType(found) if dtype == "bfloat16" else found
 
     return [one(place) for place in range(x.sharing)]
+
+
+def _at(k: ScheduledKernel, value: str, x: Paired, place: int) -> Expr:
+    """Of each so many numbers of a value that share 16 bits, the one at a place."""
+    block = k.block_of(value)
+    if value not in k.worded:
+        return _every(block, x, place)
+    (dim, count), room = k.worded[value], room_of(k, k.loads[value])
+    words = nodes.Value(value, (nodes.shared(dim, count),))
+    return nodes.OfWords(words, dim, count, place, room, k.type_of(value))
+
+
+def _every(block: Expr, x: Paired, place: int) -> Expr:
+    """Of each so many elements along the axis of such an operand, the one at a place."""
+    for n in range(x.sharing.bit_length() - 1 if x.dim in block.axes else 0):
+        block = nodes.EverySecond(block, place >> n & 1 == 1)
+    return block
 
 
 def _operands(k: ScheduledKernel) -> Iterator[tuple[Eqn, Paired]]:
@@ -241,20 +303,33 @@ def _side_by_side(k: ScheduledKernel, x: Load, dim: str) -> bool:
 
 def _alone(k: ScheduledKernel, byte: str) -> bool:
     """Whether operands of products are all that a block of bytes is taken for."""
+
+    def made_of_it(e: Eqn) -> Paired | None:
+        found = _operand(k, e)
+        return found if found is not None and found.sum.byte == byte else None
+
+    return _taken_by(k, byte, made_of_it)
+
+
+def _taken_by(k: ScheduledKernel, value: str, product_of: Callable[[Eqn], Paired | None]) -> bool:
+    """Whether a value is taken by these products alone, and once by each. product_of: a product as one of these."""
     needed = {s.value for s in k.kernel.stores} | {v for x in k.factored.values() for v in x.by}
     for e in reversed([*_body(k)]):
         if e.out not in needed:
             continue
-        found = _operand(k, e) if e.op == "dot" else None
-        if found is not None and found.sum.byte == byte:
-            needed |= {*_read(k, e, found)}
-            if byte in _other(k, e, found):
-                return False
-        elif byte in narrow.read(k, e):
+        found = product_of(e) if e.op == "dot" else None
+        taken = narrow.read(k, e) if found is None else _read(k, e, found)
+        needed |= {*taken}
+        if [*taken].count(value) > (found is not None):
             return False
-        else:
-            needed |= {*narrow.read(k, e)}
-    return byte not in {s.value for s in k.kernel.stores}
+    return value not in {s.value for s in k.kernel.stores}
+
+
+def _subtracting(k: ScheduledKernel, value: str, e: Eqn) -> Paired | None:
+    """A product with an operand in pairs, unless it takes a value for something else than what that is less by."""
+    found = operand(k, e)
+    others = () if found is None else (found.sum.byte, *_other(k, e, found)[:1])
+    return None if value in others else found
 
 
 def _other(k: ScheduledKernel, e: Eqn, x: Paired) -> tuple[str, ...]:

@@ -403,8 +403,8 @@ class _Checker:
         told = [(p.axis, p.dim) for p in merged]
         whole = [(axis, d) for axis in x.axes for d in apart((axis,)) if apart((axis,)) != (axis,)]
         _must(sorted(told) == sorted(whole), f"{x.buffer} is addressed along {told} of merged axes")
-        numbered = [n for place, n in x.terms if isinstance(place, nodes.SharedNumbers)]
-        _must(numbered == [1] * x.pairs, f"{x.buffer} is read in pairs that are no neighbours")
+        numbered = [n for p, n in x.terms if any(nodes.shares(axis)[1] > 1 for axis in nodes.lanes_of(p))]
+        _must(numbered == [1] * bool(x.bits), f"{x.buffer} is read in numbers together that are no neighbours")
         self.places(x.terms)
 
     def places(self, terms: Iterable[tuple[Place, nodes.Stride]]) -> None:
@@ -496,6 +496,10 @@ class _Checker:
                 _must(first.axes == second.axes and nodes.half(d) in first.axes, f"no blocks of every second {d}")
             case nodes.Entries(table, block):
                 _must(len(table.axes) == 1 and bool(block.axes), f"entries of {table.axes} at {block.axes}")
+            case nodes.OfWords(block, d, count, place, room):
+                _must(block.axes == (nodes.shared(d, count),), f"numbers along {d} of words along {block.axes}")
+                _must(place < count and room % count == 0, f"number {place} of {count} in words of {room}")
+                _must(self.dims[d].block % room == 0, f"blocks along {d} end within words")
             case nodes.EverySecond(block):
                 _must(len(block.axes) == 1, f"every second element along one of {block.axes}")
             case nodes.ByteBits(block, less=less) | nodes.PairBits(block, less=less):

@@ -252,9 +252,9 @@ def every_second(x, second: tl.constexpr):
     return odd if second else even
 
 
-def even(x):
-    """x, or a copy where it starts at an odd address: what reads two bytes at a time."""
-    if x.data_ptr() % 2:
+def aligned(x, to):
+    """x, or a copy where it does not start at a multiple of so many bytes: of what is read by so many at a time."""
+    if x.data_ptr() % to:
         x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
     return x
 '''.strip()
@@ -566,7 +566,7 @@ HELPERS = {
     "every_second",
     "split_in_four",
     "split_in_eight",
-    "even",
+    "aligned",
     "ended",
     "dot_float8",
     "first_bits",

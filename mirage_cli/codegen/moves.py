@@ -36,6 +36,8 @@ def load(
     whole = dtype == "int64"
     if x.out in k.paired:
         return _pairs_of_bytes(k, x, once, at)
+    if x.out in k.worded:
+        return _words(k, x, once, at)
     if box is None:
         merged = [axis for axis in axes if nodes.apart((axis,)) != (axis,)]
         picked: dict[str, Place] = {
@@ -45,8 +47,7 @@ def load(
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
-        few = {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in repeated}
-        where = pointers(k, x.buffer, x.access, axes, picked | few)
+        where = pointers(k, x.buffer, x.access, axes, picked | _once_each(k, x, at))
         mask = k.masked_dims(x.dims, nodes.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
@@ -64,7 +65,30 @@ def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, St
     size = DTYPE_BYTES[k.tensors[x.buffer].dtype]
     terms = tuple((p, 1 if p == numbers else _of_16_bits(n, size)) for p, n in where.terms)
     start = _of_16_bits(where.start, size)
-    return plan.Load(x.out, replace(where, terms=terms, start=start, pairs=True), (), once, axes=axes)
+    return plan.Load(x.out, replace(where, terms=terms, start=start, bits=16), (), once, axes=axes)
+
+
+def _words(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:
+    """A load of the word in which numbers lie, once for each so many of them."""
+    (dim, count), room = k.worded[x.out], bytepairs.room_of(k, x)
+    axes = (nodes.shared(dim, count),)
+    numbers = nodes.SharedNumbers(dim, at[dim], count)
+    words = numbers if count == room else nodes.Divided(((numbers, count),), 0, room, False, axes, False)
+    where = pointers(k, x.buffer, x.access, axes, {dim: numbers, **_once_each(k, x, at)})
+    terms = tuple((words, 1) if p == numbers else (p, _in(room, n)) for p, n in where.terms)
+    return plan.Load(x.out, replace(where, terms=terms, start=_in(room, where.start), bits=32), (), once, axes=axes)
+
+
+def _once_each(k: ScheduledKernel, x: Load, at: Mapping[str, Start]) -> dict[str, Place]:
+    """Of the positions in a row that read the same, the first."""
+    some = k.repeats(x).items()
+    return {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in some}
+
+
+def _in(room: int, n: nodes.Stride) -> int:
+    """So many numbers in words, each of which has room for so many."""
+    assert isinstance(n, int) and n % room == 0, "words begin with the same number of each row"
+    return n // room
 
 
 def _of_16_bits(n: nodes.Stride, size: int) -> int:

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import ScheduledKernel
-from mirage_cli.codegen.nodes import RAISED, Axes, Expr
+from mirage_cli.codegen.nodes import RAISED, WORD_BITS, Axes, Expr
 from mirage_cli.ir.access import Quotient, atom_index, combined, index, remainder
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Bits, power_of_two
@@ -44,8 +44,8 @@ WHOLE = (0, 255, 128)
 """The bits of a byte of int8."""
 WORD = (0, (1 << 32) - 1, 1 << 31)
 """The bits of a word of int32."""
-BYTE, HALF, WORD_BITS = 8, 16, 32
-"""Bits of a byte, of a half of a word, and of a word."""
+BYTE, HALF = 8, 16
+"""Bits of a byte, and of a half of a word."""
 ARITHMETIC = {"float16": "float16", "bfloat16": "float32"}
 """What a narrow equation that is no such sum is computed in, by the program's type."""
 
@@ -129,8 +129,10 @@ def _adds_exactly(k: ScheduledKernel, e: Eqn) -> bool:
 def _number(k: ScheduledKernel, a: Arg, want: Axes, computed_in: str) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a)
-    x: Expr = k.block_of(a)
-    kind = k.type_of(a)
+    return _in_type(k.block_of(a), k.type_of(a), want, computed_in)
+
+
+def _in_type(x: Expr, kind: str, want: Axes, computed_in: str) -> Expr:
     if kind not in (computed_in, "bool"):
         x = nodes.Cast(x, kind, computed_in)
     x = nodes.MatrixType(x) if computed_in == "bfloat16" else x
@@ -230,10 +232,14 @@ def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr
     return nodes.ByteBits(k.block_of(x.byte), *x.bits, less, k.graph.dtype, pure)
 
 
-def subtracted(k: ScheduledKernel, x: Sum, raised: bool = True) -> Expr:
-    """What is subtracted from the bits of a sum, raised or as the number that they are."""
-    axes, dtype = k.axes({d for v, _ in x.others for d in k.axes_of(v)}), k.graph.dtype
+def subtracted(k: ScheduledKernel, x: Sum, raised: bool = True, blocks: Callable[[str], Expr] | None = None) -> Expr:
+    """What is subtracted from the bits of a sum, raised or as the number that they are. blocks: of the values that are
+    added to them, all along one axis, where these are not whole."""
+    dtype = k.graph.dtype
+    found = [(blocks or k.block_of)(v) for v, _ in x.others]
+    axes = found[0].axes if blocks and found else k.axes({d for b in found for d in b.axes})
     less: Expr = nodes.Literal(Fraction((RAISED[dtype] + x.bits[2]) * raised - x.number))
-    for v, c in x.others:
-        less = nodes.Apply("sub" if c > 0 else "add", (less, _number(k, v, axes, ARITHMETIC[dtype])), True, axes)
+    for b, (v, c) in zip(found, x.others, strict=True):
+        own = _in_type(b, k.type_of(v), axes, ARITHMETIC[dtype])
+        less = nodes.Apply("sub" if c > 0 else "add", (less, own), True, axes)
     return nodes.MatrixType(less) if x.others and dtype == "bfloat16" else less

@@ -47,6 +47,7 @@ def shares(axis: str) -> tuple[str, int]:
     return dim, 1 << len(halves)
 
 
+WORD_BITS = 32
 RAISED = {dtype: most // 2 for dtype, most in EXACT.items()}
 """float16 numbers in [1024, 2048), and bfloat16 numbers in [128, 256), are all the whole ones: the last bits of
 RAISED + n are those of n below RAISED."""
@@ -358,15 +359,15 @@ def lanes_of(x: Place) -> Axes:
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. pairs: to 16
-    bits each."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on. bits: of what each
+    points to, where that is no element: 16 or 32, in which several numbers lie."""
 
     buffer: str
     axes: Axes
     terms: tuple[tuple[Place, Stride], ...]
     start: int = 0
     starts: tuple[Times, ...] = ()
-    pairs: bool = False
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +523,23 @@ class HalfWord:
 
     x: Expr
     first: bool
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class OfWords:
+    """Of each `count` neighbours along a dimension the number at `place`, from a block of the words in which they lie:
+    `room` numbers of a type share a word."""
+
+    x: Expr
+    dim: str
+    count: int
+    place: int
+    room: int
+    dtype: str
 
     @property
     def axes(self) -> Axes:
@@ -819,6 +837,7 @@ Expr: TypeAlias = (
     | Cast
     | ByteBits
     | HalfWord
+    | OfWords
     | Entries
     | PairBits
     | PairBytes

@@ -125,7 +125,7 @@ class Parts:
         helpers += [BYTES] * any("byte_bits(" in k for k in kernels)
         eighths = any("split_in_eight(" in k for k in kernels)
         helpers += [FOURTHS] * (eighths or any("split_in_four(" in k for k in kernels)) + [EIGHTHS] * eighths
-        pairs = any(k.paired for k in self.kernels.values())
+        pairs = any(k.shared_bits for k in self.kernels.values())
         helpers += [PAIRS] * (pairs or any("pair_bits(" in k for k in kernels))
         helpers += [ENDED] * any("ended(" in k for k in kernels)
         helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
@@ -183,7 +183,7 @@ class Parts:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
                 boxes = [self.descriptor(d) for d in ks.descriptors]
-                pointed = (f"even({self.names[a]})" if a in ks.paired else self.names[a] for a in ks.args)
+                pointed = (_aligned(self.names[a], ks.shared_bits.get(a, 0)) for a in ks.args)
                 args = [*pointed, *boxes, *ks.sizes, *ks.options]
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
@@ -193,6 +193,10 @@ class Parts:
     def descriptor(self, d: Descriptor) -> str:
         shape, strides = (f"[{', '.join(x)}]" for x in layout_of_box(d))
         return f"descriptor({self.names[d.buffer]}, {shape}, {strides}, {[*d.box]})"
+
+
+def _aligned(tensor: str, bits: int) -> str:
+    return f"aligned({tensor}, {bits // 8})" if bits else tensor
 
 
 def patience(kernels: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ prints it. Blocks have named axes throughout. Two schedules with equal plans are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeAlias
 
@@ -345,10 +345,14 @@ class KernelPlan:
         return any(isinstance(s, Prefetch) for s, _ in walk(self.statements))
 
     @property
-    def paired(self) -> frozenset[str]:
-        """Buffers that it reads two bytes at a time."""
+    def shared_bits(self) -> Mapping[str, int]:
+        """Buffers that it reads in more than an element at a time, with the most bits."""
         accesses = (s.access for s, _ in walk(self.statements) if isinstance(s, Load))
-        return frozenset(x.buffer for x in accesses if isinstance(x, Pointers) and x.pairs)
+        found: dict[str, int] = {}
+        for x in accesses:
+            if isinstance(x, Pointers) and x.bits:
+                found[x.buffer] = max(x.bits, found.get(x.buffer, 0))
+        return found
 
     def __str__(self) -> str:
         dims = " ".join(f"{d.name}={'?' * d.dynamic or d.size}/{d.block}" for d in self.dims)

@@ -201,6 +201,8 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
     paired = bytepairs.paired_loads(in_phases, boxes)
     if paired:
         in_phases = tuple(replace(x, paired=paired) for x in in_phases)
+        worded = bytepairs.worded_loads(in_phases, boxes)
+        in_phases = tuple(replace(x, worded=worded) for x in in_phases)
     scheduled = in_phases[0]
     return _Decided(
         scheduled=scheduled,

@@ -71,8 +71,8 @@ class KernelSource:
 
     args: the buffers of the pointer parameters, in order. descriptors: the parameters after the pointers. sizes: the
     parameters after the descriptors. programs: the size of the one-dimensional grid, an expression in sizes. options:
-    further arguments of the launch. fetches: whether it fetches inputs ahead. paired: buffers that it reads two bytes
-    at a time.
+    further arguments of the launch. fetches: whether it fetches inputs ahead. shared_bits: buffers
+    that it reads in more than an element at a time, with the most bits.
     """
 
     name: str
@@ -83,7 +83,7 @@ class KernelSource:
     programs: str
     options: tuple[str, ...]
     fetches: bool
-    paired: frozenset[str]
+    shared_bits: Mapping[str, int]
 
 
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
@@ -121,7 +121,9 @@ def print_kernel(plan: KernelPlan) -> KernelSource:
     source = "\n".join(lines) + "\n"
     factors = [f"-(-SIZE_{t.dim} // {t.tile})" if t.tile > 1 else f"SIZE_{t.dim}" for t in plan.tiles]
     programs = " * ".join([*factors, *[str(plan.programs)] * (plan.programs > 1 or not factors)])
-    return KernelSource(plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches, plan.paired)
+    return KernelSource(
+        plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches, plan.shared_bits
+    )
 
 
 def _is_own(name: str) -> bool:
@@ -506,7 +508,7 @@ def _corner(x: nodes.Corner, names: Names) -> str:
 
 def _pointers(x: nodes.Pointers, names: Names) -> str:
     """Offsets from the start of a buffer."""
-    pointer = f"{x.buffer}_ptr" + ".to(tl.pointer_type(tl.int16))" * x.pairs
+    pointer = f"{x.buffer}_ptr" + (f".to(tl.pointer_type(tl.int{x.bits}))" if x.bits else "")
     return f"{pointer} + {_position(x.terms, x.start, x.axes, names, x.starts)}"
 
 
@@ -679,6 +681,16 @@ def _pair_bits(x: nodes.PairBits, names: Names) -> str:
     return f"pair_bits({_expr(x.x, names)}, {x.shift + 8 * x.second}, {x.mask}, {x.sign}, {_less(x, names)})"
 
 
+def _of_words(x: nodes.OfWords, names: Names) -> str:
+    bits = nodes.WORD_BITS // x.room
+    at = (
+        f"tl.arange(0, BLOCK_{x.dim} // {x.count}) % {x.room // x.count} * {x.count * bits}" if x.count < x.room else ""
+    )
+    shift = " + ".join(filter(None, (at, str(x.place * bits) if x.place else "")))
+    part = f"({_expr(x.x, names)} >> ({shift}))" if shift else _expr(x.x, names)
+    return f"{part}.to(tl.int{bits})" + (f".to({TYPE[x.dtype]}, bitcast=True)" if x.dtype != f"int{bits}" else "")
+
+
 def _less(x: nodes.ByteBits | nodes.PairBits, names: Names) -> str:
     """What is subtracted, in the type of the result."""
     if not isinstance(x.less, nodes.Literal):
@@ -743,6 +755,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
     nodes.Entries: lambda x, names: _entries(x, names),
     nodes.HalfWord: lambda x, names: f"({_expr(x.x, names)}{' >> 16' * x.first}).to(tl.int16)",
+    nodes.OfWords: lambda x, names: _of_words(x, names),
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,

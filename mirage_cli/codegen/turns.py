@@ -61,7 +61,7 @@ def _loads(phases: Sequence[ScheduledKernel], run: Sequence[Statement], at: Mapp
 
 def _plain(s: plan.Load) -> bool:
     """Whether pointers load it, as it is."""
-    pointers = isinstance(s.access, nodes.Pointers) and not s.access.pairs
+    pointers = isinstance(s.access, nodes.Pointers) and not s.access.bits
     return pointers and not s.others and s.ahead is None and s.when is None and not s.repeated
 
 
