@@ -466,6 +466,97 @@ def test_a_file_for_instances_refuses_other_slots(old: str, new: str) -> None:
     assert bool(check_itself(append().replace(old, new) if old else append()).code) == bool(old)
 
 
+DYNAMIC_APPEND = APPEND.replace("instances: [{t: 1}, {t: 5}, {t: 16}]\n", "").replace(
+    "t: 5", "t: {min: 1, max: 20, tune: [1, 6]}"
+)
+
+
+@cache
+def appended() -> tuple[tuple[Program, ScheduledGraph], ...]:
+    return tuple(
+        (p, search(lower(merge_axes(p)), TARGET, bounds=BEST).candidates[0])
+        for p in parse_spec(DYNAMIC_APPEND).programs()
+    )
+
+
+@cache
+def append_any() -> str:
+    return sized_source([Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in appended()])
+
+
+def test_one_file_writes_parts_and_changes_tensors_in_place_at_any_size() -> None:
+    module: Any = load_export(append_any())
+    torch.manual_seed(0)
+    seen: list[Any] = []
+
+    def watched(graph: torch.fx.GraphModule, _: object) -> Any:
+        seen.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    calls = [module.append, torch.compile(lambda *x: module.append(*x), fullgraph=True, backend=watched, dynamic=True)]
+    for t in (20, 2, 1, 5, 7):
+        k, slot = torch.randn(t, 48).half()[:, 16:32].unflatten(1, (2, 8)), torch.randperm(24)[:t]
+        before = torch.randn(6, 4, 2, 8).half()
+        rows = before.clone()
+        rows.view(24, 2, 8)[slot] = k * 2
+        want = torch.cat([k.float().exp(), k.float().sum(1, keepdim=True) + k], 2)
+        for call in calls:
+            cache = before.clone()
+            torch.testing.assert_close(call(k, slot, cache).float(), want, atol=1e-2, rtol=1e-2)
+            assert torch.equal(cache, rows)
+    assert len(seen) == 2  # one for a single row, as PyTorch has it, and one for all others
+    with pytest.raises(ValueError, match="t should be 1 to 20, not 21"):
+        module.append(torch.zeros(21, 48).half()[:, :16].unflatten(1, (2, 8)), torch.arange(21), cache)
+
+
+def test_kernels_that_change_tensors_are_right_in_the_whole_range(interpreter: Interpreter) -> None:
+    for program, c in appended():
+        assert check_equivalence(lower(program), c.graph, 0).ok
+        (k0,) = c.schedule.kernels.values()
+        blocks = Schedule({"k0": replace(k0, tiles=tuple((d, 4 if d == "t" else n) for d, n in k0.tiles))})
+        assert "< SIZE_t" in kernels_source(c.graph, blocks)
+        for schedule in (c.schedule, blocks):
+            for t in (1, 3, 8, 20):
+                at = program.resized({"t": t})
+                assert interpreter.judge(at, kernels_source(c.graph, schedule), 0, True).ok
+        wrong = kernels_source(c.graph, blocks).replace("< SIZE_t", "< SIZE_t - 1")
+        assert not interpreter.judge(program.resized({"t": 3}), wrong, 0, True).ok
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("slot{slots}[t]%4", "slot{slots}[t]%2"),
+        ("slot{slots}[t]//4", "slot{slots}[t]//4 + 1"),
+        ("KC[slot{slots}[t]//4, slot", "KC[t, slot"),
+        ("O[t, g, e + 8] =", "O[t, g, e + 7] ="),
+        ("O[t, g, e] =", "O[-t + 5, g, e] ="),
+        ("store O[t, g, e + 8]", "store O[t + 1, g, e + 8]"),
+    ],
+)
+def test_nets_refuse_other_rows_at_any_size(right: str, wrong: str) -> None:
+    program, c = appended()[1]
+    text = canonical_text(c.graph)
+    assert right in text, text
+    graph = parse_mugraph(text.replace(right, wrong))
+    assert structure_problem(lower(program), graph) or not check_equivalence(lower(program), graph, 0).ok
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("(slot_at % 4)", "((slot_at + 1) % 4)"),
+        ("1 <= SIZE_t <= 20", "1 <= SIZE_t <= 21"),
+        ("[(SIZE_t * 8,)]", "[(SIZE_t * 8 - 8,)]"),
+    ],
+)
+def test_a_file_for_any_size_refuses_other_slots_and_rows(old: str, new: str) -> None:
+    assert old in append_any()
+    assert bool(check_itself(append_any().replace(old, new) if old else append_any()).code) == bool(old)
+
+
 def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
     text = INSTANCES.replace("exp(X) / n", "X + index(m)").replace("X: [m, n]", "X: [n]")
     variants = []
