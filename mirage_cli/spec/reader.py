@@ -10,7 +10,7 @@ import keyword
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -20,8 +20,7 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import ChangeError, Diagnostic, MirageError, SpecError
-from mirage_cli.ir.access import outside_tables
-from mirage_cli.ir.program import HALVES, INTEGERS, Drawn, Eqn, Part, Program, Range, Tensor
+from mirage_cli.ir.program import HALVES, INTEGERS, Drawn, Eqn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
 from mirage_cli.spec.idioms import OTHER_DTYPES
@@ -144,12 +143,6 @@ def _root(path: str, text: str) -> yaml.MappingNode:
     return Document(path, text).root(REQUIRED)
 
 
-def _written_elsewhere(parts: Iterable[Part]) -> set[str]:
-    """The axes of tensors that parts are written along by another index than the axis, and those in such indices."""
-    indices = ((d, i) for p in parts for d, i in zip(p.tensor.dims, p.access, strict=True) if i.axis != d)
-    return {a for d, i in indices for a in (d, *outside_tables(i))}
-
-
 def _reduced(value: str, dims: Sequence[str], scope: Scope) -> str:
     """What to do about axes that an output lacks since they were reduced on the way to it."""
     known, todo, gone = scope.builder.known, [value], set[str]()
@@ -232,9 +225,10 @@ class _Reader(Document):
         check_stores(reader.stores, inputs.values(), scope.builder.eqns, sizes, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
-        if along := sorted(_written_elsewhere(places) & {*self.dynamic}):
-            which = f"along the dynamic axis {along[0]}, parts of tensors are written by the axis itself, or by a table"
-            self.at(parts["dims"], f"{which}; for other indices name the sizes as `instances`, not as a range")
+        if self.dynamic and places:
+            whole = "a program of a dynamic size writes whole outputs, not parts of tensors by indices"
+            hint = "an output [m, h, d] lies in memory as one [m, k] that is written at 64*h + d"
+            self.at(parts["dims"], f"{whole}; name the sizes as `instances`, not as a range, or the axes: {hint}")
             self.stop()
         for t in inputs.values():
             if t.name not in scope.used:
@@ -512,9 +506,8 @@ class _Reader(Document):
         for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
             self.at(parts[key], f"{name} needs `below` too, the number of its values")
         drawn = self.drawn(parts["drawn"], kind, distinct, "below" in parts) if "drawn" in parts else "evenly"
-        largest = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
-        most = largest[below] if isinstance(below, str) else below or math.inf
-        if distinct and axes is not None and (count := math.prod(largest[a] for a in axes)) > most:
+        most = sizes[below] if isinstance(below, str) else below or math.inf
+        if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None

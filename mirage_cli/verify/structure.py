@@ -85,7 +85,7 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
                 _require(own, f"{k.name} reads {x.buffer} along the dynamic axis {a} by {i}")
         for s in k.stores:
             for a, i in zip(tensors[s.buffer].dims, s.access, strict=True):
-                own = i.axis == a or not dynamic & {a, *outside_tables(i)}
+                own = i.axis == a or not dynamic & {a, *i.dims}
                 _require(own, f"{k.name} stores along the dynamic axis {a} by {i}")
 
 
