@@ -36,6 +36,7 @@ from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_insta
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Residues, aligned, compared_levels, same
 from mirage_cli.verify.rings import reduced_to
 from mirage_cli.verify.semantics import Named, ScheduleFailure
+from mirage_cli.verify.settled import settled
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
@@ -108,14 +109,16 @@ def takes_long(program: Program, graph: MuGraph, seed: int) -> bool:
     """Whether the first test of a μGraph would take seconds."""
     if structure_problem(program, graph):
         return False
-    program, graph = with_limits_as_axes(program, graph)
+    program, graph = map(settled, with_limits_as_axes(program, graph))
     sizes, _ = small_instance(program, graph, seed * 1009)
     return elements(program, sizes) > LONG
 
 
 def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callable[[], bool]) -> Verdict:
     """Raises VerificationEndedError."""
-    proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
+    as_given = program, graph
+    proof = cache(lambda: proved(*as_given, same_axes(*as_given)))
+    program, graph = settled(program), settled(graph)
     passed: list[Claim] = []
     far = turns(program, graph)
     for test in range(max(tests, len(far))):
@@ -347,12 +350,18 @@ class Series:
             return outcome
         if len(outcome[0]) < len(self.program.outputs):
             return _refusal("an output was undefined in every draw", self.where)
+        if isinstance(lost := self.in_float64(values=False), Verdict):
+            return lost
         claim = self.claim(0.0)
         return replace(claim, assumes=(*claim.assumes, assumed))
 
-    def in_float64(self) -> Verdict | Claim:
+    def in_float64(self, *, values: bool = True) -> Verdict | Claim:
         """Whether both compute the same in float64, where positive numbers have roots. Of what a proof of the algebra
-        leaves to tests (tiles, loops, maps, stores), no mistake is as small as rounding."""
+        leaves to tests (tiles, loops, maps, stores), no mistake is as small as rounding.
+
+        values: whether they are compared. Else a number of the program's is to be one in the μGraph too: the root of
+        what has another sign is none.
+        """
         rng = np.random.default_rng(self.seed)
         inputs = _in_float64(self.program, rng)
         semantics = FloatSemantics(self.program.sizes)
@@ -369,12 +378,13 @@ class Series:
                 defined = np.isfinite(want)
                 largest = np.abs(want[defined]).max(initial=0.0)
                 with np.errstate(invalid="ignore"):  # of infinities, which are not compared
-                    wrong = defined & ~(np.abs(got - want) <= NEARLY * largest)
+                    near = np.abs(got - want) <= NEARLY * largest if values else np.isfinite(got)
+                wrong = defined & ~near
                 if wrong.any():
                     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-                    return _mismatch(t, at, f"{want[at]}", f"{got[at]}", f"in float64, {self.where}")
+                    return _mismatch(t, at, f"{want[at]}", f"{got[at]}", f"{self.where}, in float64")
                 compared |= {t.name} if defined.any() else set()
-        if len(compared) < len(self.program.outputs):
+        if values and len(compared) < len(self.program.outputs):
             return _refusal("an output was undefined in every draw", self.where)
         claim = self.claim(0.0)
         return replace(claim, bound=1.0, assumes=(*claim.assumes, IN_FLOAT64))

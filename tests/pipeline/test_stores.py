@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -362,6 +364,54 @@ def test_gpu_a_graph_writes_the_rows_that_a_table_names_at_each_replay() -> None
         want.view(24, 2, 8)[slot] = torch.nn.functional.silu(x)
         replay()
         torch.testing.assert_close(k, want)
+
+
+PAGED = """
+name: paged
+dims: {b: 5, g: 2, r: 4, d: 16, s: 64, p: 4, pages: 30, page: 16}
+inputs:
+  Q: [b, g, r, d]
+  K: [pages, page, g, d]
+  V: [pages, page, g, d]
+  P: {dims: [b, p], dtype: int32, below: pages, distinct: true}
+  L: {dims: [b], dtype: int32, below: s}
+program: |
+  A = dot(Q, K[P[b, s // 16], s % 16, g, d], d) * d ** -0.5
+  W = softmax(where(index(s) <= L[b], A, -inf), s)
+  O = dot(W, V[P[b, s // 16], s % 16, g, d], s)
+outputs: {O: [b, g, r, d]}
+"""
+
+
+def pages_and_lengths(device: str, calls: Callable[[Any, Sequence[torch.Tensor]], Callable[[], torch.Tensor]]) -> None:
+    """Calls with the same tensors, of which tables hold other pages and lengths each time, right by PyTorch.
+
+    calls: what calls the functions of a file for these tensors."""
+    program = parse_spec(PAGED).at()
+    torch.manual_seed(0)
+    for plan in plans(program)[:2]:
+        q = torch.empty(5, 2, 4, 16, device=device).half()
+        k, v = (torch.randn(30, 16, 2, 16, device=device).half() for _ in range(2))
+        pages, lengths = (torch.zeros(*n, dtype=torch.int32, device=device) for n in ((5, 4), (5,)))
+        pages.copy_(torch.arange(20).view(5, 4))
+        call = calls(load_export(export_source(program, plan.graph, plan.schedule)), (q, k, v, pages, lengths))
+        for some in ([0, 1, 63, 15, 16], [5, 0, 31, 32, 62], [63] * 5):
+            pages.copy_(torch.randperm(30)[:20].view(5, 4))
+            lengths.copy_(torch.tensor(some))
+            q.normal_()
+            keys, values = (x[pages.long()].flatten(1, 2).float().permute(0, 2, 1, 3) for x in (k, v))
+            there = torch.arange(64, device=device) <= lengths[:, None, None, None]
+            weights = (q.float() @ keys.mT * 0.25).masked_fill(~there, -torch.inf).softmax(-1)
+            torch.testing.assert_close(call().float(), weights @ values, atol=5e-3, rtol=5e-3)
+
+
+def test_an_exported_function_reads_the_pages_and_lengths_of_each_call() -> None:
+    pages_and_lengths("cpu", lambda module, tensors: lambda: module.paged(*tensors))
+
+
+@pytest.mark.gpu
+def test_gpu_a_graph_reads_the_pages_and_lengths_of_each_replay() -> None:
+    pages_and_lengths("cuda", lambda module, tensors: module.paged_graph(*tensors))
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_signs_that_no_draw_could_check_are_owned_up_to() -> None:
         assert DOUBTFUL not in check_equivalence(CASES[name].program, CASES[name].graph, 0).assumes
 
 
+@pytest.mark.parametrize("root", ["sqrt(P)", "sqrt(C)"])
+def test_a_sign_that_no_draw_could_check_is_told_in_float64(root: str) -> None:
+    right = CASES["roots"]
+    text = canonical_text(right.graph)
+    assert "  B[m, n] = sqrt(P)\n" in text
+    graph = parse_mugraph(text.replace("  B[m, n] = sqrt(P)\n", f"  C[m, n] = mul(P, -1)\n  B[m, n] = {root}\n"))
+    verdict = check_equivalence(right.program, graph, 1108, tests=1)
+    assert verdict.ok == (root == "sqrt(P)"), verdict
+
+
 SQUARED_ROOTS = """
 mugraph squared_roots float32
 dims m=32 k=64 n=48
@@ -729,7 +739,11 @@ def test_wrong_executions_are_refused_in_float64_too(fault: Any, monkeypatch: py
     monkeypatch.setattr("mirage_cli.verify.interpret.tiles", fault)
     verdict = check_equivalence(right.program, right.graph, 0, tests=1)
     assert not verdict.ok and verdict.counterexample is not None
-    assert "computes another Y" in verdict.detail and "in float64, seed 0" in verdict.counterexample
+    assert (
+        "computes another Y" in verdict.detail
+        and "; seed 0, " in verdict.counterexample
+        and verdict.counterexample.endswith("in float64")
+    )
 
 
 # -- mutations
