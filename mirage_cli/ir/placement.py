@@ -347,7 +347,7 @@ class _Attempt:
             mask, value, other = e.args
             known = isinstance(other, str) and (other in self.chosen or bool(self.inside[other]))
             return None if mask not in self.chosen or value in self.chosen or known else (m, other)
-        _, other = self.chosen[e.values[0]]
+        _, other = self.chosen.get(e.values[0], (m, None))
         keeps = other is not None and (OPS[e.op].extremum or (e.op == "sum" and other == 0))
         return (m, other) if keeps and e.out in self.home and {*self.dims[m]} <= {*self.dims[e.out]} else None
 
