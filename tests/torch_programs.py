@@ -169,6 +169,7 @@ def heads(*shape: int) -> tuple[torch.Tensor, ...]:
 
 CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "silu": (F.silu, (R(4, 7),)),
+    "cross": (lambda a, b: torch.linalg.cross(a, b, dim=1), (R(4, 3, 2), R(4, 3, 1))),
     "gelu": (F.gelu, (R(4, 7),)),
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), (R(4, 7),)),
     "softplus": (F.softplus, (R(4, 7) * 10,)),

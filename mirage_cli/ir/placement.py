@@ -292,16 +292,19 @@ class _Attempt:
     def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
         live = {m for m in self.online if self.home.get(m) == i}
         used = {a for a in e.values if a in live}
+        chosen = {self.chosen[v][0] for v in e.values if v in self.chosen}
+        moving = {m for v in e.values for m, g in self._get(known, v).items() if g}
         if OPS[e.op].shift and used == {e.args[1]}:
-            self.bad |= {m for m, g in self._get(known, e.args[0]).items() if g}
+            self.bad |= chosen | moving  # where these move, the maximum may stay by chance
             self.shifting |= used
             return {str(e.args[1]): 1}
         if len(used) == 1 and self.chooses(e, m := next(iter(used))):
+            self.bad |= chosen | moving
             self.chosen[e.out] = m, None
             return {}
         self.bad |= used  # in its loop, an extremum is read by what it shifts or chooses alone
-        if given := {self.chosen[a][0] for a in e.values if a in self.chosen}:
-            self.follow(e, given, any(self._get(known, a) for a in e.values))
+        if chosen:
+            self.follow(e, chosen, bool(moving))
             return {}
         rule = OPS[e.op].degree
         args = [self._get(known, a) for a in e.args]
@@ -344,7 +347,7 @@ class _Attempt:
             mask, value, other = e.args
             known = isinstance(other, str) and (other in self.chosen or bool(self.inside[other]))
             return None if mask not in self.chosen or value in self.chosen or known else (m, other)
-        _, other = self.chosen[e.values[0]]
+        _, other = self.chosen.get(e.values[0], (m, None))
         keeps = other is not None and (OPS[e.op].extremum or (e.op == "sum" and other == 0))
         return (m, other) if keeps and e.out in self.home and {*self.dims[m]} <= {*self.dims[e.out]} else None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, product
 from math import inf, isfinite, prod
@@ -524,7 +524,7 @@ class _Instances:
     def loop(self, loop: Loop, ends: Ends, env: Mapping[str, Any]) -> dict[str, Any]:
         """Its accumulators."""
         degrees = {name: dict(d) for name, d in loop.accumulators}
-        whole = self.loop(found, ends, env) if (found := extrema(loop)) else {}
+        whole = self.extrema(loop, env)
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
         for ranges in product(*cuts):
@@ -553,6 +553,25 @@ class _Instances:
             for s in loop.stores:
                 self.store(s, inner, window)
         return accumulators
+
+    def extrema(self, loop: Loop, env: Mapping[str, Any]) -> dict[str, Any]:
+        """The extrema that choose what a loop accumulates, of all its tiles. Of what was chosen before one moves
+        nothing is left, as if it were known from the start."""
+        names = {x.extremum for x in loop.anew}
+        needed = {*names}
+        for step in reversed(loop.steps):
+            needed |= {*step.values} if step.out in needed and isinstance(step, Eqn) else set()
+        steps = [step for step in loop.steps if step.out in needed] if names else []
+        found: dict[str, Any] = {}
+        cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
+        for ranges in product(*cuts) if steps else ():
+            inner = dict(env)
+            for step in steps:
+                inner[step.out] = self.step(step, inner, self.window | dict(zip(loop.dims, ranges, strict=True)))
+                if step.out in names and isinstance(step, Eqn):
+                    old = found.get(step.out, self.identity(step))
+                    found[step.out] = self.joined(step.op, old, inner[step.out])
+        return found
 
     def joined(self, op: str, old: Any, value: Any) -> Any:
         return self.once(("join", op), (old, value), lambda: self.semantics.join(op, old, value))
@@ -589,21 +608,6 @@ class _Instances:
         neutral, dims = number(OPS[e.op].neutral(whole=False)), (*self.front.dims, *e.dims)
         said = "full", repr(neutral), dims, shape, e.type
         return self.once(said, (), lambda: self.semantics.full(neutral, dims, shape, e.type))
-
-
-def extrema(loop: Loop) -> Loop | None:
-    """The loop that finds the extrema which choose what a loop accumulates; None where there are none. Of all that was
-    chosen before an extremum moves nothing is left: it is as if the extremum were known from the start."""
-    if not loop.anew:
-        return None
-    needed = {x.extremum for x in loop.anew}
-    names = tuple((name, degrees) for name, degrees in loop.accumulators if name in needed)
-    steps: list[Load | Eqn] = []
-    for step in reversed(loop.steps):
-        if step.out in needed:
-            steps.append(step)
-            needed |= {*step.values} if isinstance(step, Eqn) else set()
-    return replace(loop, steps=tuple(reversed(steps)), stores=(), accumulators=names, running=(), anew=())
 
 
 def number(c: float) -> Fraction | float:

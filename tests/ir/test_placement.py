@@ -344,3 +344,18 @@ def test_what_else_is_made_of_an_extremum_waits_for_a_second_loop(name: str) -> 
 
 def test_a_chunk_knows_no_extremum_of_the_others() -> None:
     assert refused(kernel("m:grid k:split", *FIRST, *PLACE)) == "uses a partial result"
+
+
+@pytest.mark.parametrize("equal", ["eq(V, N)", "eq(N, V)"])
+def test_an_extremum_of_what_another_chooses_waits_for_it(equal: str) -> None:
+    """Where the first moves, the second may be what it was by chance, though nothing is left that it chose."""
+    lines = ("V[m, k] = where(E, Z, -inf)", "N[m] = max(V; k)", f"F[m, k] = {equal}", "W[m, k] = where(F, I, 64)")
+    one, two = place(kernel(ROWS, "Z = load Z[m, k]", *FIRST, *lines, *PLACE[1:])).loops
+    assert not one.anew
+    assert [(x.accumulator, x.extremum) for x in two.anew] == [("P", "N")]
+
+
+def test_a_maximum_of_what_another_chooses_shifts_nothing_before_that_is_known() -> None:
+    lines = ("V[m, k] = where(E, Z, -inf)", "N[m] = max(V; k)", "D[m, k] = exp_sub(V, N)", "Y[m] = sum(D; k)", STORE)
+    one, two = place(kernel(ROWS, "Z = load Z[m, k]", *FIRST, *lines)).loops
+    assert not one.anew and two.running == ("N",) and not two.anew

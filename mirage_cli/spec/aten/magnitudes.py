@@ -85,6 +85,7 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.einsum"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.index", "aten.index_select", "aten.gather"), lambda _, operands: operands[0]),
     "aten._int_mm": lambda node, operands: math.prod(operands) * node.args[0].meta["val"].shape[1],
+    "aten.linalg_cross": lambda _, operands: 2 * math.prod(operands),
     "aten.square": lambda _, operands: operands[0] ** 2,
     "aten.pow": raised,
     "aten.arange": counted,

@@ -11,10 +11,10 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of
+from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of, number_of
 from mirage_cli.spec.aten.reductions import amax, softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
-from mirage_cli.spec.aten.shapes import diagonal, repeat_interleave, transpose
+from mirage_cli.spec.aten.shapes import diagonal, repeat_interleave, stack, transpose, unbind
 
 aten = Rows()
 EXACT = 1 << 24
@@ -61,6 +61,13 @@ def _dot(a: Array, b: Array) -> Array:
 @aten("aten.outer")
 def _outer(a: Array, b: Array) -> Array:
     return p.einsum("m,n->mn", a, b)
+
+
+@aten("aten.linalg_cross")
+def _cross(a: Array, b: Array, dim: int = -1) -> Array:
+    x, y = (unbind(number_of(v), dim) for v in (a, b))
+    pairs = [(x[i], y[j], x[j], y[i]) for i, j in ((1, 2), (2, 0), (0, 1))]
+    return stack([p.elementwise(lambda u, v, w, z: u * v - w * z, *some) for some in pairs], dim)
 
 
 @aten("aten.bmm", products=1)

@@ -138,7 +138,7 @@ def _meshgrid(arrays: Sequence[Array], indexing: str = "ij") -> list[Array]:
 
 @aten("aten.cartesian_prod", moves=True)
 def _cartesian_prod(arrays: Sequence[Array]) -> Array:
-    return _stack([p.reshaped(x, [-1]) for x in _meshgrid(arrays)], 1) if len(arrays) > 1 else arrays[0]
+    return stack([p.reshaped(x, [-1]) for x in _meshgrid(arrays)], 1) if len(arrays) > 1 else arrays[0]
 
 
 @aten("aten.repeat", moves=True)
@@ -198,7 +198,7 @@ def _split(x: Array, sizes: Any, dim: int = 0) -> list[Array]:
 
 
 @aten("aten.unbind", moves=True)
-def _unbind(x: Array, dim: int = 0) -> list[Array]:
+def unbind(x: Array, dim: int = 0) -> list[Array]:
     return [p.selected(x, dim, i) for i in range(x.shape[dim])]
 
 
@@ -216,7 +216,7 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
 
 
 @aten("aten.stack", behind=2)
-def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
+def stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return cat([unsqueeze(a, dim) for a in arrays], dim)
 
 
