@@ -57,6 +57,8 @@ LANES_DOWN, LANES_ACROSS = 8, 4
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 """What can dominate the time of a kernel, in the order of `Estimates.limit` and `Estimates.busy`."""
+COMPUTING = ("matrix units", "arithmetic", "operands")
+"""Of these, what waits for the data of the first iteration."""
 
 TERMS: Mapping[str, str] = {
     "memory": "each tensor moves through device memory once",
@@ -83,6 +85,7 @@ TERMS: Mapping[str, str] = {
     "meetings": "several warps meet for each sum outside of loops, and in loops for what they reduce of a product",
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
+    "bits": "where operands are made of bits, each iteration has zero points, scales and addresses",
     "shuffles": "sums across threads take exchanges of registers",
     "met": "a sum that meets the result of a product is taken in its layout, by all warps that have its columns",
     "turned": "what a warpgroup has computed goes through shared memory to be a second operand",
@@ -100,6 +103,7 @@ TERMS: Mapping[str, str] = {
     "masks": "a loop does not visit what masks empty",
     "lengths": "loops that data end at different places leave the last multiprocessors alone",
     "spread": "few blocks leave multiprocessors idle",
+    "behind": "what the first iteration needs comes behind what all blocks have asked for by then",
     "short": "a loop of few iterations waits once and has no use for more stages",
     "port": "a multiprocessor takes more than its share of the L2's rate where others are idle",
     "early": "a kernel that lets the one behind start at once, or in its last iterations, hides that one's beginning",
@@ -237,9 +241,16 @@ def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Arra
     each = (_operations(x, s, e) for s in segments for e in s.work.elementwise)
     operations = sum(each, x.zero) + x.term("narrow", c.narrow * _narrow_loads(x, segments), 0.0)
     operations = operations + x.term("shuffles", c.shuffle * _shuffles(x, segments), 0.0)
+    operations = operations + x.term("bits", c.bits_step * _by_bits(x, segments), 0.0)
     operations = operations + x.term("met", _met_operations(x, segments), 0.0)
     us = operations / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
     return us + x.term("sums", c.across_us * _sums(x, segments) / x.target.sms * o.uneven, 0.0)
+
+
+def _by_bits(x: Launch, segments: Sequence[Segment]) -> Array:
+    """Σ runs · threads, of segments that make an operand of bits"""
+    some = (s.runs for s in segments if any(e.made is not None for e in s.work.elementwise))
+    return sum(some, x.zero) * 32.0 * x.batch.warps
 
 
 def _shuffles(x: Launch, segments: Sequence[Segment]) -> Array:
@@ -385,6 +396,17 @@ def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
 # -- the rest
 
 
+def behind_us(x: Launch, segments: Sequence[Segment], o: Occupancy, memory: Array) -> Array:
+    """`behind` · the memory's time / waves · the most of (depth - 1) / trips, of loops that multiply on the matrix
+    units: all blocks ask for several iterations at once, and what the first one needs comes behind a part of these."""
+    parts = [
+        np.where(s.multiplies, np.minimum(1.0, (s.depth - 1.0) / np.maximum(s.trips, 1.0)), 0.0)
+        for s in segments
+        if s.work.loop and s.work.dots
+    ]
+    return x.target.costs.behind * memory / o.waves * reduce(np.maximum, parts, x.zero)
+
+
 def lengths(x: Launch, segments: Sequence[Segment]) -> Array:
     """1 + (longest / mean - 1) / max(1, program instances of a multiprocessor), of those that have any work and whose
     loops data end: beside the longest, which may start last, others have ended."""
@@ -513,6 +535,8 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
         "latency": latency_us(x, segments, o),
         "operands": operands_us(x, segments, o),
     }
+    behind = x.term("behind", behind_us(x, segments, o, busy["memory"]), 0.0)
+    busy |= {name: busy[name] + behind for name in COMPUTING}
     alone = x.term("lengths", lengths(x, segments), 1.0)
     busy = {name: us if name == "latency" else us * alone for name, us in busy.items()}
     times = np.array([x.term(name, us, 0.0) for name, us in busy.items()])

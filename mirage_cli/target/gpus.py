@@ -66,6 +66,7 @@ class Costs:
     across_step_us: what an iteration takes longer for each reduction for which warps meet.
     mma_us: from one product of a warp on the matrix units to the next that adds to the same elements.
     late_us: what an iteration waits for a load that is not fetched ahead.
+    behind: the part that the first iteration waits of the time which memory takes for all that blocks ask for by then.
     meet_us: what a sum takes longer where several warps have its block: they exchange results through shared memory.
 
     Of arithmetic:
@@ -76,6 +77,8 @@ class Costs:
         each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
     whole_byte, part_of_byte: operations that a byte, or some of its bits, takes to become a number of 16 bits, less a
         zero point, by logic.
+    bits_step: operations of each thread in an iteration of loops in which they are, however large blocks are: for zero
+        points, scales, and addresses of them all.
     single_byte: operations more where it is read alone from shared memory, as pairs are not if factors differ within a
         block.
     narrow: operations that a load of less than 16 bytes takes, for its address, its mask, and its way to shared memory.
@@ -127,6 +130,7 @@ class Costs:
     fast_us: float
     step_us: float
     warp_step_us: float
+    behind: float
     across_step_us: float
     mma_us: float
     late_us: float
@@ -136,6 +140,7 @@ class Costs:
     conversion: float
     whole_byte: float
     part_of_byte: float
+    bits_step: float
     single_byte: float
     narrow: float
     shuffle: float
@@ -172,12 +177,13 @@ H200_COSTS = Costs(
     traffic=0.35,  # [fit] tuned schedules; pairs of first kernels, which have nothing to wait for, show up to 1
     latency_us=0.7,  # [H200]
     fast_us=0.1,  # no measurement is recorded
-    step_us=0.085, warp_step_us=0.11, across_step_us=0.1,  # [fit]
+    step_us=0.085, warp_step_us=0.11, across_step_us=0.1, behind=0.3,  # [fit]
     mma_us=0.019,  # 33 cycles of mma.m16n8k16 (Luo et al. 2024, arXiv 2402.13499, table IX)
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     meet_us=0.3,  # [fit] tuned merges; [H200] merges of attention, 3 sums: 1.1 to 1.5 us more with 2 warps than with 1
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
     whole_byte=2.5, part_of_byte=6.0,  # [H200] 2.1 and 2.3 instructions, parts in loops that wait for each other
+    bits_step=60.0,  # [H200] fitted on 31 schedules of 4 bits with 16 rows; 130 of a loop's 588 instructions
     single_byte=12.0,  # [H200] 4096 x 14336 weights of 8 bits 43 us where pairs take 21, of 4 bits 33 and 12
     shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
     narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next

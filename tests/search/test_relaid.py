@@ -184,7 +184,7 @@ def test_copies_are_stored_without_masks_in_the_room_of_their_rows() -> None:
 
 MIXED = """\
 name: mixed
-dims: {m: 2048, k: 2048, n: 2048}
+dims: {m: 2048, k: 4096, n: 2048}
 dtype: float32
 inputs:
   X: [m, k]

@@ -383,10 +383,10 @@ def with_all_terms_us(i: int) -> np.ndarray:
     return predicted_us(small_first()[i], H200)
 
 
-@pytest.mark.parametrize("term", [x for x in cost.TERMS if x not in ("late", "partial", "filled")])
+@pytest.mark.parametrize("term", [x for x in cost.TERMS if x not in ("late", "bits", "partial", "filled")])
 def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
-    """Of kernels that were measured. None of these has loads that come late (`tests/search/test_few_bits.py`), nor
-    stores of every second element (`tests/search/test_partial.py`)."""
+    """Of kernels that were measured. None of these has loads that come late or operands that are made of bits
+    (`tests/search/test_few_bits.py`), nor stores of every second element (`tests/search/test_partial.py`)."""
     without_us = (predicted_us(p, H200, frozenset({term})) for p in small_first())
     assert any((us != with_all_terms_us(i)).any() for i, us in enumerate(without_us))
 
