@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Stride, Times
-from mirage_cli.ir.access import Index, plain, strides
+from mirage_cli.ir.access import Index, Lookup, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
@@ -230,7 +230,7 @@ def _descriptor(
     stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
     if tensor.dtype == "bool":  # of which Triton 3.6 has no descriptors
         return None
-    if stored or any(d not in block for d in x.dims) or not all(i.affine for i in x.access):
+    if stored or any(d not in block for d in x.dims) or not all(_is_corner(i, block, sizes) for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]
     found = _sides(tensor, x, block, largest, {r.dim for r in graph.dynamic})
@@ -261,11 +261,11 @@ def _sides(
     for d, i, (step, times) in zip(tensor.dims, x.access, tensor.sized_steps(sizes, dynamic), strict=True):
         if (d in dynamic or {*i.dims} & {*dynamic}) and i.axis != d:
             return None
-        if not any(i.leaves(sizes[d], sizes)):
+        if i.affine and not any(i.leaves(sizes[d], sizes)):
             inside.setdefault(times, []).append((i, step))
             continue
-        many = [(str(a), c) for a, c in i.terms if block[str(a)] > 1]
-        name, factor = many[0] if many else (str(i.terms[0][0]), 1)
+        many = [(a, c) for a, c in i.terms if isinstance(a, str) and block[a] > 1]
+        name, factor = many[0] if many else (i.dims[0], 1)
         if len(many) > 1 or factor != 1 or sizes[name] % block[name]:  # past its end a block would not be zero
             return None
         found.append(_Side(name, i, sizes[d], _times(step, times), block[name]))
@@ -279,6 +279,18 @@ def _sides(
     told = {a for s in found for a in s.at.dims}
     once = len(told) == sum(len(s.at.dims) for s in found)
     return found if once and min((s.aligned for s in found), default=0) > 0 else None
+
+
+def _is_corner(i: Index, block: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether one position tells where a box starts by an index: what is divided is of scalars, and not negative."""
+    atoms = [a for a, _ in i.terms if not isinstance(a, str)]
+    return all(
+        not isinstance(a, Lookup)
+        and a.of.affine
+        and a.of.bounds(sizes)[0] >= 0
+        and all(block[d] == 1 for d in a.of.dims)
+        for a in atoms
+    )
 
 
 def _times(number: int, dims: tuple[str, ...]) -> Stride:

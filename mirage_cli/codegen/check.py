@@ -366,6 +366,10 @@ class _Checker:
                 _must(mine and self.ahead == x, f"no next iteration of a loop over {d}")
             case nodes.AtJointStep():
                 _must(len(self.walked) > 1, "no loop over several axes")
+            case nodes.AtDivided(of, by):
+                _must(by > 0, "division by what is not positive")
+                for start, _ in of.terms:
+                    self.start(start)
             case nodes.AtZero():
                 pass
 

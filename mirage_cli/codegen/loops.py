@@ -152,6 +152,8 @@ def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
         if kind == "value":
             axes = k.axes_of(name)
             low, high = nodes.Extreme(name, False, axes), nodes.Extreme(name, True, axes)
+        elif kind == "size":
+            low = high = nodes.Size(name, True) if name in k.dynamic else Number(k.sizes[name])
         else:
             low, high = _extent(k, name)
         ends.append((low, high) if c > 0 else (high, low))
@@ -166,6 +168,9 @@ def _everywhere(k: ScheduledKernel, x: Linear) -> bool:
     for (kind, name), c in x.terms:
         if kind == "value" or name in k.dynamic:
             return False
+        if kind == "size":
+            least += c * k.sizes[name]
+            continue
         tile = k.block[name]
         least += c * (min(tile, k.sizes[name]) - 1) if c > 0 else c * ((k.sizes[name] - 1) // tile * tile)
     return least >= 0

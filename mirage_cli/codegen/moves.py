@@ -13,7 +13,7 @@ from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKer
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Lookup, dims_of, strides
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Remainder, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
@@ -51,10 +51,22 @@ def load(
         mask = k.masked_dims(x.dims, nodes.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
-    corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
+    corners = tuple(_corner(i, at) for i in box.at)
     access = nodes.Box(x.out, x.buffer, box.dims, corners, nodes.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
+
+
+def _corner(i: Index, at: Mapping[str, Start]) -> nodes.Corner:
+    """Where a box starts by an index."""
+
+    def start(a: Atom) -> Start:
+        if isinstance(a, str):
+            return at[a]
+        assert not isinstance(a, Lookup), "boxes are not read by tables"
+        return nodes.AtDivided(_corner(a.of, at), a.by, isinstance(a, Remainder))
+
+    return nodes.Corner(tuple((start(a), c) for a, c in i.terms), i.offset)
 
 
 def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:

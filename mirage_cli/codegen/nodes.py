@@ -222,7 +222,16 @@ class AtNext:
     step: int
 
 
-Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep | AtFirst | AtNext
+@dataclass(frozen=True, slots=True)
+class AtDivided:
+    """Where a box starts by a quotient, or a remainder, of a position that is not negative."""
+
+    of: Corner
+    by: int
+    remainder: bool
+
+
+Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep | AtFirst | AtNext | AtDivided
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,11 +409,6 @@ class Box:
     starts: tuple[Corner, ...]
     block: Axes
     axes: Axes
-
-
-def turns_of(x: Pointers | Box) -> Turns | None:
-    """The positions along which elements of several blocks lie in turns, if any do."""
-    return next((p for p, _ in x.terms if isinstance(p, Turns)), None) if isinstance(x, Pointers) else None
 
 
 # -- what blocks hold

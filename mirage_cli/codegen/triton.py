@@ -251,7 +251,7 @@ SPLIT = {1: "tl.split", 2: "split_in_four", 3: "split_in_eight"}
 
 def _apart(text: str, s: p.Load) -> str:
     """A block of elements that lie in turns along one of its axes as several blocks."""
-    x, axes = nodes.turns_of(s.access), s.axes
+    x, axes = _turns_of(s.access), s.axes
     assert x is not None, "pointers with turns"
     twos = x.count.bit_length() - 1
     shape = ", ".join(", ".join([_extent(a), *["2"] * twos * (a == x.dim)]) for a in axes)
@@ -333,7 +333,7 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
     masks = [_mask_of(s.mask, s.pointers, names)] * bool(s.mask)
     masks += [_within(w, s.pointers.axes, names) for w in s.within]
-    x, block = nodes.turns_of(s.pointers), _expr(s.block, names)
+    x, block = _turns_of(s.pointers), _expr(s.block, names)
     if x is not None and x.room > x.count:
         masks.append(
             _spread(f"(tl.arange(0, BLOCK_{x.dim} * {x.room}) % {x.room} < {x.count})", (x.dim,), s.pointers.axes)
@@ -494,6 +494,8 @@ def _start(x: Start, names: Names) -> str:
         case nodes.AtJointStep(inner, trips, tile, chunk):
             start = f"(step // {_factors(inner)}{'' if trips is None else f' % {_factors((trips,))}'}) * {tile}"
             return start if chunk is None else f"chunk * {_length(chunk)} + {start}"
+        case nodes.AtDivided(of, by, remainder):
+            return f"({_corner(of, names)}) {'%' if remainder else '//'} {by}"
 
 
 def _corner(x: nodes.Corner, names: Names) -> str:
@@ -504,6 +506,11 @@ def _corner(x: nodes.Corner, names: Names) -> str:
 
 
 # -- memory
+
+
+def _turns_of(x: nodes.Pointers | nodes.Box) -> nodes.Turns | None:
+    """The positions along which elements of several blocks lie in turns, if any do."""
+    return next((p for p, _ in x.terms if isinstance(p, nodes.Turns)), None) if isinstance(x, nodes.Pointers) else None
 
 
 def _pointers(x: nodes.Pointers, names: Names) -> str:

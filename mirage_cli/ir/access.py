@@ -267,6 +267,12 @@ def combined(offset: int, parts: Iterable[tuple[Index, int]]) -> Index:
 
 def quotient(i: Index, by: int) -> Index:
     """i // by: multiples of the number come out, and what it has in common with all terms."""
+    for a, c in i.terms:
+        if isinstance(a, Remainder) and c * a.by % by == 0:  # c * (x % n) is c * x less a multiple of n
+            without = combined(0, ((i, 1), (atom_index(a), -c), (a.of, c)))
+            if len(without.terms) < len(i.terms) - 1:
+                multiple = quotient(a.of, a.by)
+                return combined(0, ((quotient(without, by), 1), (multiple, -c * a.by // by)))
     whole = {a: c // by for a, c in i.terms if c % by == 0}
     rest = {a: c for a, c in i.terms if c % by}
     outside = index(whole, i.offset // by)

@@ -14,9 +14,8 @@ Where X and W have 8 bits, the matrix units multiply them as they are stored, on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from math import gcd
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import gcd, lcm
 
 from mirage_cli.ir.access import (
     Atom,
@@ -24,17 +23,18 @@ from mirage_cli.ir.access import (
     Lookup,
     Quotient,
     Remainder,
-    dims_of,
+    dims_of_atom,
     index,
-    plain,
     quotient,
     read_by,
     remainder,
     steady,
 )
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Part, Program, Tensor
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor
+from mirage_cli.ir.replaced import Replaced
+from mirage_cli.ir.residues import by_residues
+from mirage_cli.ir.rewriter import fixed_axes
 
 FACTORS = 2
 """Of a product on the matrix units."""
@@ -45,118 +45,42 @@ Steps = Mapping[str, int]
 def blocked(program: Program) -> Program | None:
     """A lowered program with such axes in blocks wherever they occur; None where there is none, or where something is
     made of an axis that blocks of it do not say."""
-    return _Blocked(program).rewritten()
+    program = by_residues(program) or program
+    return in_blocks(program, lengths(program, fixed_axes(program)))
 
 
-class _OtherwiseError(Exception):
-    """An axis in blocks is read, reduced or stored otherwise than by its positions."""
+def in_blocks(program: Program, length: Mapping[str, int]) -> Program | None:
+    """A lowered program with these axes in blocks of so many positions."""
+    return _Blocked(program, length).rewritten()
 
 
-class _Blocked(Rewriter):
-    """length: positions of a block, of each axis that is taken in blocks. parts: the axes of its blocks and of
-    positions within. whole: the index that these two are. made: inputs by blocks."""
+class _Blocked(Replaced):
+    """length: positions of a block, of each axis that is taken in blocks."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, length: Mapping[str, int]) -> None:
         super().__init__(program)
-        self.length = lengths(program, self.fixed)
-        self.parts: dict[str, tuple[str, str]] = {}
-        self.dims = dict(self.beside_their_axes())
-        self.whole = {d: index({b: self.length[d], i: 1}) for d, (b, i) in self.parts.items()}
-        self.made: dict[str, str] = {}
-
-    def beside_their_axes(self) -> Iterator[tuple[str, int]]:
-        """All axes, each new one behind that which it is a part of."""
-        for d, size in self.program.dims:
-            yield d, size
-            if d in self.length:
-                n = self.length[d]
-                self.parts[d] = block, within = self.name(f"{d}_block"), self.name(f"{d}_in")
-                yield from ((block, size // n), (within, n))
-
-    def rewritten(self) -> Program | None:
-        try:
-            return super().rewritten() if self.parts else None
-        except _OtherwiseError:
-            return None
-
-    def of(self, e: Eqn) -> Iterator[Eqn]:
-        if e.op == "rename":
-            yield self.read_by_blocks(e)
-        elif e.place:
-            yield self.define(e.out, e.op, (), (str(self.placed(e.place)),))
-        elif OPS[e.op].kind == "leaf":
-            yield e
-        else:
-            for a in e.values:
-                yield from self.input_by_blocks(a)
-            args = tuple(self.made.get(a, a) if isinstance(a, str) else a for a in e.args)
-            axes = tuple(p for d in e.axes for p in self.parts.get(d, (d,)))
-            if not {*axes} <= {d for a in args if isinstance(a, str) for d in self.known[a].dims}:
-                raise _OtherwiseError
-            yield self.define(e.out, e.op, args, axes)
-
-    def input_by_blocks(self, a: str) -> Iterator[Eqn]:
-        """The read of an input with an axis in blocks, once."""
-        t = self.known[a]
-        if isinstance(t, Tensor) and a not in self.made and (names := self.positions(t)):
-            self.made[a] = self.name(f"{a}_blocks")
-            yield self.read(self.made[a], a, names)
-
-    def positions(self, t: Tensor) -> dict[str, Index]:
-        return {d: self.whole[d] for d in t.dims if d in self.whole}
-
-    def read_by_blocks(self, e: Eqn) -> Eqn:
-        """A read. One of a result along such an axis, or by it, would be of positions in any block."""
-        value, *_ = e.values
-        known = self.known[value]
-        names = {d: self.placed(i) for d, i in e.names.items()}
-        if isinstance(known, Tensor):
-            return self.read(e.out, value, {**self.positions(known), **names})
-        if self.parts.keys() & {*e.names, *(d for i in e.names.values() for d in i.dims)}:
-            raise _OtherwiseError
-        return self.read(e.out, value, names)
-
-    def placed(self, i: Index) -> Index:
-        """An index with blocks and positions within in the place of their axes."""
-        return i.with_atoms(self.atom)
+        self.length = dict(length)
+        for d, n in length.items():
+            self.own[d] = block, within = self.behind(d, {f"{d}_block": self.dims[d] // n, f"{d}_in": n})
+            self.whole[d] = index({block: n, within: 1})
 
     def atom(self, a: Atom) -> Index | None:
+        """Positions within a block change no quotient by a multiple of its length, blocks no remainder by a divisor."""
         match a:
-            case str():
-                return self.whole.get(a)
-            case Quotient() if (d := a.of.axis) in self.parts and a.by % self.length[d] == 0:
-                return quotient(index({self.parts[d][0]: 1}), a.by // self.length[d])
-            case Remainder() if (d := a.of.axis) in self.parts and self.length[d] % a.by == 0:
-                return remainder(index({self.parts[d][1]: 1}), a.by)
+            case Quotient() if (d := a.of.axis) in self.length and a.by % self.length[d] == 0:
+                return quotient(index({self.own[d][0]: 1}), a.by // self.length[d])
+            case Remainder() if (d := a.of.axis) in self.length and self.length[d] % a.by == 0:
+                return remainder(index({self.own[d][1]: 1}), a.by)
             case _:
-                return None
+                return super().atom(a)
 
-    def program_of(self, eqns: Iterable[Eqn]) -> Program:
-        """The program, whose outputs along such axes are written from blocks."""
-        program = super().program_of(eqns)
-        parts = {p.value: p for p in program.parts}
-        names: dict[str, str] = {}
-        outputs: list[Tensor] = []
-        for t in program.outputs:
-            part = parts.get(t.name) or Part(t.name, t, plain(t.dims))
-            access = tuple(map(self.placed, part.access))
-            if {*dims_of(access)} != {*self.known[t.name].dims}:
-                raise _OtherwiseError
-            if t.name not in parts and access != part.access:
-                names[t.name] = self.name(f"{t.name}_blocks")
-            if t.name in parts or access != part.access:
-                value = names.get(t.name, t.name)
-                parts[t.name] = replace(part, value=value, access=access)
-                t = replace(t, name=value, dims=dims_of(access), strides=())
-            outputs.append(t)
-        ordered = (parts[t.name] for t in program.outputs if t.name in parts)
-        eqns = tuple(_renamed(e, names) for e in program.eqns)
-        return replace(program, eqns=eqns, outputs=tuple(outputs), parts=tuple(ordered))
-
-
-def _renamed(e: Eqn, names: Mapping[str, str]) -> Eqn:
-    args = tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
-    return replace(e, out=names.get(e.out, e.out), args=args)
+    def of_result(self, had: Sequence[str], names: Mapping[str, Index]) -> Iterator[tuple[str, Index]]:
+        for d, i in names.items():
+            if d in had:
+                block, within = self.own[d]
+                yield from ((block, quotient(i, self.length[d])), (within, remainder(i, self.length[d])))
+            else:
+                yield d, i
 
 
 def lengths(program: Program, fixed: Collection[str]) -> dict[str, int]:
@@ -173,7 +97,8 @@ def lengths(program: Program, fixed: Collection[str]) -> dict[str, int]:
             factors[name] = tuple(dict.fromkeys(f for v in x.values for f in factors[v]))
         if x.axes and OPS[x.op].joins == "add":
             some = {f: steps[f] for v in x.values for f in factors[v]}
-            for d, n in (*_of_rows(some, x.axes), *_of_scales(some, x.axes, values)):
+            again = [(s, _periods(values[f])) for f, s in some.items()]
+            for d, n in (*_of_rows(some, x.axes), *_again(again, x.axes), *_of_scales(some, x.axes, values)):
                 if n < sizes[d] and sizes[d] % n == 0 and d not in fixed:
                     found[d] = max(n, found.get(d, 0))
     return found
@@ -186,6 +111,16 @@ def _of_rows(some: Mapping[str, Steps], summed: Collection[str]) -> Iterator[tup
     for s in of_products:
         for d, n in s.items():
             if n > 1 and d not in summed and any(other.get(d) == 1 for other in of_products):
+                yield d, n
+
+
+def _again(some: Sequence[tuple[Steps, Steps]], summed: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Axes by whose remainders alone one factor of a sum depends on them, and another by their positions; both on what
+    is summed. some: steps and periods of each factor."""
+    of_products = [(s, p) for s, p in some if any(s.get(k) == 1 for k in summed)]
+    for _, periods in of_products:
+        for d, n in periods.items():
+            if d not in summed and any(d in s and d not in p for s, p in of_products):
                 yield d, n
 
 
@@ -219,6 +154,17 @@ def steps_of(x: Tensor | Eqn, steps: Mapping[str, Steps]) -> Steps:
         along = {i.axis: own[d] for d, i in zip(own, indices, strict=True) if i.axis is not None}
         return {d: gcd(*(_same(i, d) if i.axis != d else along[d] for i in indices if d in i.dims)) for d in x.dims}
     return {d: gcd(*(s for v in x.values if (s := steps[v].get(d)))) for d in x.dims}
+
+
+def _periods(x: Tensor | Eqn) -> Steps:
+    """For axes of a read that stand in its indices in remainders alone, after how many positions it is the same."""
+    atoms = [a for i in x.names.values() for a, _ in i.terms] if isinstance(x, Eqn) else []
+    of = {d: [a for a in atoms if d in dims_of_atom(a)] for a in atoms for d in dims_of_atom(a)}
+    return {d: lcm(*(a.by for a in some if isinstance(a, Remainder))) for d, some in of.items() if _divided(some)}
+
+
+def _divided(atoms: Collection[Atom]) -> bool:
+    return all(isinstance(a, Remainder) and a.of.affine for a in atoms)
 
 
 def _same(i: Index, d: str) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from mirage_cli.ir.access import Index, combined, index
 from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.positions import of_positions
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, equation, live_eqns, sort_dims
 
 
@@ -137,10 +139,11 @@ def lower(program: Program) -> Program:
     for t in program.eqns:
         b.known.setdefault(t.out, t)  # reserve the user's names, so that fresh ones do not take them
     renamed: dict[str, str] = {}
+    places = _Places(program, b)
     for e in program.eqns:
         args = tuple(renamed.get(a, a) if isinstance(a, str) else a for a in e.args)
         if e.op not in DERIVED:
-            b.emit(e.op, *args, axes=e.axes, out=e.out)
+            b.append(places.of(equation(e.out, e.op, args, e.axes, b.known, b.order)))
             continue
         row = DERIVED[e.op]
         result = row.define(b, str(args[0]), e.axes, *row.numbers(args))
@@ -151,6 +154,55 @@ def lower(program: Program) -> Program:
     eqns = tuple(live_eqns(_in_parts(b), (t.name for t in program.outputs)))
     internals = {e.out for e in eqns} - {e.out for e in program.eqns}
     return replace(program, eqns=eqns, internals=program.internals | internals)
+
+
+class _Places:
+    """What equations make of positions along several axes, as positions that are counted: so it is known at which
+    places they are which number.
+
+    read: by which axis of what is read each index is a position.
+    """
+
+    def __init__(self, program: Program, b: Builder) -> None:
+        self.b, self.sizes = b, program.sizes
+        self.dynamic = {r.dim for r in program.dynamic}
+        self.read = {i: d for e in program.eqns for d, i in e.names.items()}
+        self.places: dict[str, Index] = {}
+
+    def of(self, e: Eqn) -> Eqn:
+        """The equation, or the position that it counts, where that is where something is read, or a quotient or a
+        remainder of several. A comparison of two is one of their difference, if something is read there; one with as
+        many as the axis has that is read, is one with its size.
+        """
+        b = self.b
+        place = e.place or (self.made(e) if e.type == "int" else None)
+        if place is not None:
+            self.places[e.out] = place
+        if len(e.dims) < 2 or any(d in self.dynamic for d in e.dims):
+            return e
+        if place is not None and (place in self.read or not place.affine):
+            return equation(e.out, "index", (), (str(place),), b.known, b.order)
+        if OPS[e.op].order is None:
+            return e
+        x, y = (self.place(a) for a in e.args)
+        if x is not None and y is not None and {less := combined(0, ((x, 1), (y, -1))), _negative(less)} & {*self.read}:
+            return equation(e.out, e.op, (b.emit("index", axes=(str(less),)), Fraction(0)), (), b.known, b.order)
+        if x is not None and (d := self.read.get(x)) is not None and e.args[1] == self.sizes[d] > 1:
+            return equation(e.out, e.op, (e.args[0], b.emit("size", axes=(d,))), (), b.known, b.order)
+        return e
+
+    def place(self, a: Arg) -> Index | None:
+        if isinstance(a, str):
+            return self.places.get(a)
+        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+
+    def made(self, e: Eqn) -> Index | None:
+        x, y = map(self.place, e.args) if len(e.args) == 2 else (None, None)
+        return None if x is None or y is None else of_positions(e.op, x, y)
+
+
+def _negative(i: Index) -> Index:
+    return combined(0, ((i, -1),))
 
 
 def _in_parts(b: Builder) -> Iterator[Eqn]:

@@ -121,7 +121,10 @@ def _unknown_ends(program: Program, conditions: Mapping[str, Condition]) -> Iter
     integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
     for e in program.eqns:
         if OPS[e.op].order is not None and e.out not in conditions:
-            sides = [linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in integers) for a in e.args]
+            sides = [
+                linear(a, eqns, lambda leaf: leaf[0] == "index" or (leaf[0] == "value" and leaf[1] in integers))
+                for a in e.args
+            ]
             leaves = {leaf for x in sides if x is not None for leaf, _ in x.terms}
             if None not in sides and {kind for kind, _ in leaves} == {"index", "value"}:
                 yield e.out
@@ -230,7 +233,10 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     for e in program.eqns:
         if OPS[e.op].known == "mask" and len(e.args) == 2:
             operands = (sizes.get(str(a), a) for a in e.args)
-            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in known) for a in operands)
+            left, right = (
+                linear(a, eqns, lambda leaf: leaf[0] == "index" or (leaf[0] == "value" and leaf[1] in known))
+                for a in operands
+            )
             if left is not None and right is not None:
                 found[e.out] = Condition(e.op, left.plus(right, -1), known)
     positions = {a for c in found.values() for a in c.positions}

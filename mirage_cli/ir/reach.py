@@ -33,7 +33,8 @@ from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
 
 Leaf = tuple[str, str]
-"""("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
+"""("index", d), the position along d; ("size", d), of the axis d; or ("value", v), an integer that does not change in
+the loop."""
 SAMPLES = 17
 """Positions along an axis, or integers of a tensor, that stand for all."""
 MAX_INTEGER = 1 << 30
@@ -194,6 +195,9 @@ def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor
     """Some of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0 and
     1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours."""
     kind, name = leaf
+    if kind == "size":
+        size = np.asarray([sizes[name]], np.float64)
+        return size, size
     if kind == "index":
         positions = np.linspace(0, max(sizes[name] - rows, 0), SAMPLES)
         return positions, positions
@@ -361,19 +365,25 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
 
 def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
     """A limit as an index, its values looked up in inputs; None where they are no such integers."""
-    loads = {x.out: x for x in kernel.loads}
+    loads, dynamic = {x.out: x for x in kernel.loads}, {r.dim for r in graph.dynamic}
     inputs = {t.name: t for t in graph.inputs if tensor_type(t) == "int" and t.name not in graph.changed}
     terms: dict[Atom, int] = {}
+    constant = limit.constant
     for (kind, name), c in limit.terms:
         if kind == "index":
             terms[name] = c
             continue
+        if kind == "size" and name not in dynamic:
+            constant += c * graph.sizes[name]
+            continue
+        if kind == "size":
+            return None
         x = loads[name]
         if x.buffer not in inputs:
             return None
         t = inputs[x.buffer]
         terms[Lookup(x.buffer, x.access, below(t, graph.sizes) or MAX_INTEGER, t.padded)] = c
-    return index(terms, limit.constant)
+    return index(terms, constant)
 
 
 def _says(s: Store, most: Sequence[Index], split: Kernel, graph: MuGraph) -> bool:
@@ -421,11 +431,13 @@ class _Reader:
         """Whether it follows from the tile of the program instance: along an axis that is held whole, such as one of a
         window, masks mostly hold somewhere."""
         kind, name = leaf
-        return {name} <= self.grid if kind == "index" else {*self.dims[name]} <= self.grid
+        return kind == "size" or {*((name,) if kind == "index" else self.dims[name])} <= self.grid
 
     def steady(self, leaf: Leaf) -> bool:
         """Whether it is the loop's position, or stays what it is while the loop goes on."""
         kind, name = leaf
+        if kind == "size":
+            return True
         if kind == "index":
             return name == self.dim or name not in self.loops
         return name in self.loaded and not set(self.dims[name]) & self.loops
@@ -437,6 +449,9 @@ def linear(a: Arg, eqns: Mapping[str, Eqn], allowed: Callable[[Leaf], bool]) -> 
         whole = isinstance(a, Fraction) and a.denominator == 1
         return Linear((), int(a)) if whole and isinstance(a, Fraction) else None
     e = eqns.get(a)
+    if e is not None and e.op == "size":
+        leaf = "size", e.axes[0]
+        return Linear(((leaf, 1),), 0) if allowed(leaf) else None
     if e is None or e.op == "index":
         position = None if e is None else parse_index(e.axes[0])
         if position is not None and not position.affine:

@@ -20,7 +20,7 @@ class Rewriter(ABC):
         self.program = program
         self.dims = program.sizes
         self.known: dict[str, Tensor | Eqn] = {t.name: t for t in program.inputs}
-        self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
+        self.fixed = fixed_axes(program)
         self.taken = {*program.sizes, *self.known, *(e.out for e in program.eqns)}
         self.sums = frozenset[str]()
 
@@ -32,8 +32,9 @@ class Rewriter(ABC):
         """The program with what takes the place of its equations; None where all stay."""
         eqns: list[Eqn] = []
         for e in self.program.eqns:
-            eqns += self.of(e)
-            self.known[e.out] = eqns[-1]
+            eqns += (made := [*self.of(e)])
+            if made:
+                self.known[e.out] = made[-1]
         return None if tuple(eqns) == self.program.eqns else self.program_of(eqns)
 
     def program_of(self, eqns: Iterable[Eqn]) -> Program:
@@ -75,3 +76,8 @@ class Rewriter(ABC):
         name = next(x for i in count() if (x := f"{wanted}{i or ''}") not in self.taken)
         self.taken.add(name)
         return name
+
+
+def fixed_axes(program: Program) -> set[str]:
+    """Merged axes, their parts, and dynamic axes: they stay as they are."""
+    return {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}

@@ -30,6 +30,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.selected import selected
 from mirage_cli.ir.separable import separable
 from mirage_cli.ir.skewed import by_entries, skewed
+from mirage_cli.ir.windowed import by_rows
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.verifying import Verifier
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
@@ -244,13 +245,16 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
         )
 
     form = selected(form) or form
+    in_rows = by_rows(form)
     form = skewed(form) or form
     form = separable(form) or form
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
-    in_blocks = None if short in (form, None) else lambda _: short
-    for taken_apart in (blocked, partial(by_entries, masked=True), by_parts, in_pieces, *filter(None, [in_blocks])):
+    for taken_apart in (blocked, partial(by_entries, masked=True), by_parts, in_pieces):
         if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
+            result = beside(result, searched(other))
+    for other in (in_rows, short):
+        if result.stopped == "exhausted" and other not in (form, None):
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):
         best_us = result.candidates[0].predicted_us

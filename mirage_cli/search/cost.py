@@ -698,6 +698,8 @@ def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
 
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:
     kind, name = leaf
+    if kind == "size":
+        return ()
     return (name,) if kind == "index" else kernel.value_dims[name]
 
 

@@ -103,7 +103,8 @@ class _Short:
     sizes: of every axis. following: the classes whose sizes follow from parts and pieces. read: axes of tensors, and
     the indices that they are read by. whole: the sizes in full. entries: of each table. tables: the distinct ones.
     counted: axes that the μGraph counts by blocks, and how. met: positions of axes that the program compares with a
-    number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither.
+    number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither. ends: indices that
+    are compared with the size of an axis, or with 0, that they come to in full.
     """
 
     classes: AxisClasses
@@ -115,6 +116,7 @@ class _Short:
     tables: list[tuple[tuple[str, ...], str]]
     counted: list[Read]
     met: list[tuple[str, int, Index]]
+    ends: list[tuple[Index, str | int]]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
@@ -150,7 +152,9 @@ class _Short:
         own = dict.fromkeys(_compared(program.eqns))
         moved = [x for x in dict.fromkeys(_compared(graph.eqns)) if x not in own]
         met = [(j.axis, n, i) for j, n in own if j.axis is not None for i, m in moved if m == n]
-        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks, met)
+        met_in_full = ((i, d, *i.bounds(whole)) for i, d in dict.fromkeys(_ends(eqns)))
+        ends = [(i, d) for i, d, first, last in met_in_full if first <= (whole[d] if isinstance(d, str) else d) <= last]
+        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks, met, ends)
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
         """The sizes, large enough for what is read, and with as many blocks as there are positions for."""
@@ -160,8 +164,22 @@ class _Short:
             sizes = large_enough_around(sizes, read, self.whole, self.classes.find, self.entries, self.tables, self.met)
             for d, i in self.counted:
                 need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
-                sizes |= {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
+                sizes |= self.longer(sizes, need)
+            for i, d in self.ends:
+                sizes |= self.longer(sizes, dict(self.coming_to(i, sizes[d] if isinstance(d, str) else d, sizes)))
         return sizes
+
+    def coming_to(self, i: Index, number: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """How long axes have to be for an index to come to a number."""
+        first, last = i.bounds(sizes)
+        for a, c in i.terms:
+            missing = number - last if c > 0 else first - number
+            if isinstance(a, str) and missing > 0:
+                yield self.classes.find(a), sizes[a] - (-missing // abs(c))
+
+    def longer(self, sizes: Mapping[str, int], need: Mapping[str, int]) -> dict[str, int]:
+        """These sizes, those of classes that need more positions as long as that, but not longer than in full."""
+        return {a: min(max(n, need.get(self.classes.find(a), 0)), self.whole[a]) for a, n in sizes.items()}
 
 
 def _roles(graph: MuGraph, classes: AxisClasses) -> Mapping[str, set[str]]:
@@ -231,6 +249,16 @@ def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, int]]:
         elif OPS[e.op].order is not None:
             places = [along[v] for v in e.values if v in along]
             yield from ((places[0], int(a)) for a in e.args if places and isinstance(a, Fraction))
+
+
+def _ends(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, str | int]]:
+    """Indices of several axes that are compared with sizes of axes, or with 0, and these."""
+    known = {e.out: e for e in eqns}
+    for e in known.values():
+        if OPS[e.op].order is not None:
+            sides = [known[v] for v in e.values if v in known]
+            ends = [*(x.axes[0] for x in sides if x.op == "size"), *(0 for a in e.args if a == 0)]
+            yield from ((x.place, end) for x in sides if x.place and len(x.dims) > 1 for end in ends)
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:

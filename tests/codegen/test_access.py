@@ -201,6 +201,45 @@ def test_windows_of_several_taps_or_of_every_second_row_are_no_boxes() -> None:
     assert boxes(graph.resized({"y": 7}), padded).keys() == {"W"}  # past its end a box would not be zero
 
 
+PLACES = """\
+mugraph g float16
+dims b=2 y=8 q=16 r=2 c=32 e=16 i=4 k=2
+input X f16[b, y, c]
+input W f16[i, c, e]
+output O f16[b, q, e]
+kernel k0 generated b:grid y:grid r:grid c:loop e:grid k:loop
+  P = load X[b, (r + 1)//2 - k + y, c]
+  W = load W[k*2 + (r + 1)%2, c, e]
+  Z[b, y, r, e] = dot(P, W; c, k)
+  store O[b, y*2 + r, e] = Z
+"""
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+def test_boxes_begin_at_quotients_and_remainders_of_scalars(rows: int) -> None:
+    """Each place of two rows of a transposed convolution has taps of its own."""
+    graph = parse_mugraph(PLACES)
+    tiles = schedule(graph, f"b=1 y={rows} r=1 c=16 k=1 e=16", "b y r c k e")
+    plan = choosing(tiles, descriptors=True)
+    found = boxes(graph, plan)
+    assert {str(i) for i in found["P"].at} == {"b", "(r + 1)//2 - k + y", "c"}
+    assert {str(i) for i in found["W"].at} == {"k*2 + (r + 1)%2", "c", "e"}
+    inputs = draw(graph)
+    (got,) = run(graph, plan, inputs)
+    x, w = inputs["X"].double().permute(0, 2, 1), inputs["W"].double().permute(1, 2, 0)
+    want = torch.nn.functional.conv_transpose1d(x, w, stride=2, padding=1).permute(0, 2, 1)
+    assert (got.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+def test_quotients_of_several_positions_are_no_boxes() -> None:
+    graph = parse_mugraph(PLACES)
+    both = choosing(schedule(graph, "b=1 y=8 r=2 c=16 k=1 e=16", "b y r c k e"), descriptors=True)
+    assert not boxes(graph, both)
+    below = parse_mugraph(PLACES.replace("(r + 1)//2", "(-r)//2"))  # which a GPU rounds towards 0
+    plan = choosing(schedule(below, "b=1 y=8 r=1 c=16 k=1 e=16", "b y r c k e"), descriptors=True)
+    assert boxes(below, plan).keys() == {"W"}
+
+
 @pytest.mark.parametrize(("step", "start", "boxed"), [(1, 1, False), (1, 8, False), (8, 1, False), (8, 8, True)])
 def test_boxes_begin_at_multiples_of_16_bytes_along_the_innermost_axis(step: int, start: int, boxed: bool) -> None:
     """What begins elsewhere is an illegal instruction."""
