@@ -53,6 +53,8 @@ estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spil
 CHAINED = 128
 """Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
 
+MOST_BLOCKS = 32
+"""That share a multiprocessor (CUDA C++ Programming Guide, compute capability 9.0)."""
 LANES_DOWN, LANES_ACROSS = 8, 4
 """Threads of a warp along the rows and along the columns of a product's result, of mma as of wgmma (PTX ISA 9.7)."""
 
@@ -71,6 +73,7 @@ TERMS: Mapping[str, str] = {
     "overlap": "a kernel that starts early hides a part of that",
     "sum": "a part of what does not dominate is not hidden",
     "pauses": "few blocks and stages hide less of it",
+    "apart": "and with windows in registers, which are all loaded before anything is computed, so do few warps",
     "stores": "results are stored after the loops, which hides them behind other waves only",
     "ahead": "only loops that multiply on the matrix units fetch ahead",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
@@ -411,13 +414,24 @@ def ramp_us(x: Launch) -> Array:
 def work_us(x: Launch, times: Array, segments: Sequence[Segment], o: Occupancy) -> Array:
     """longest + (shown + (1 - shown) · exposed / (alone · deepest²)) · (Σ times - longest)
 
-    deepest: the most iterations that any loop has in flight.
+    deepest: the most iterations that any loop has in flight. With windows in registers, `apart_warps` / warps of a
+    multiprocessor instead, where that is more.
     """
     c, longest = x.target.costs, times.max(axis=0)
     in_flight = (x.term("short", np.minimum(s.depth, s.trips), s.depth) for s in segments)
     deepest = reduce(np.maximum, in_flight, x.zero)
     shown = c.shown + x.term("pauses", (1.0 - c.shown) * c.exposed / (o.alone * deepest**2), 0.0)
+    if x.m.rows is not None:
+        few = np.minimum(1.0, c.apart_warps / _warps_at_once(x, o))
+        shown = np.maximum(shown, x.term("apart", few, 0.0))
     return x.term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
+
+
+def _warps_at_once(x: Launch, o: Occupancy) -> Array:
+    """Of a multiprocessor, as registers have room for them."""
+    room = x.target.regs_per_sm // (np.minimum(o.registers, MOST_REGISTERS) * 32 * x.batch.warps)
+    blocks = np.minimum(np.minimum(room, MOST_BLOCKS), np.ceil(x.programs / x.target.sms))
+    return np.clip(blocks * x.batch.warps, 1.0, x.target.warps_per_sm)
 
 
 def stores_us(x: Launch, stored: Array, o: Occupancy) -> Array:

@@ -50,7 +50,8 @@ def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[st
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
     matrix, batch = m.matrix_axes(sizes), m.batch_axes(sizes)
     walked = (d for d, r in m.kernel.roles if r != "tile")
-    return {d: [1] if d in batch or d == m.rows else _options(m, d, sizes, coarse, matrix) for d in walked}
+    single = {*batch, *(m.rows or ())} | ({*m.kernel.with_role("loop")} if m.rows is not None else set())
+    return {d: [1] if d in single else _options(m, d, sizes, coarse, matrix) for d in walked}
 
 
 def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: frozenset[str]) -> list[int]:

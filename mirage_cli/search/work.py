@@ -175,8 +175,8 @@ class Model:
     """Whether it has parts that may run side by side (`ir.beside`)."""
     dynamic: frozenset[str]
     """Axes whose size is an argument."""
-    rows: str | None
-    """The axis along which windows overlap that are in registers: of a block, one position."""
+    rows: Axes | None
+    """Where its windows are in registers, the axis that they overlap along, if any: of a block, one position."""
     halves: frozenset[str]
     """Values that are computed in 16 bits, two at once."""
     from_bytes: frozenset[str]
@@ -268,8 +268,8 @@ def _unrolled(m: Model, rows: int, axes: tuple[tuple[str, int], ...]) -> tuple[M
     made = unrolled(m.kernel, found, rows, axes) if found is not None else None
     if made is None:
         return None
-    new = next(iter(made.names.values()), None)
-    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, new), made
+    rows = tuple(made.names.values())
+    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, rows), made
 
 
 @lru_cache(maxsize=4096)
@@ -299,7 +299,7 @@ def model(
     inputs: Iterable[Tensor],
     outputs: Iterable[Tensor],
     dynamic: frozenset[str] = frozenset(),
-    rows: str | None = None,
+    rows: Axes | None = None,
 ) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
