@@ -59,6 +59,7 @@ from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
 from mirage_cli.ir.schedule import REGISTER_BYTES, Early, KernelSchedule, Lead, Schedule
 from mirage_cli.ir.tables import with_entries
+from mirage_cli.ir.unrolled import at_schedule, in_blocks
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -104,6 +105,10 @@ def plan_one(
     graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
 ) -> KernelPlan:
     """The kernel at its own schedule, whatever those of the others are besides this. Raises EmitError."""
+    made = at_schedule(graph, kernel, own, sizes) if own.unroll else None
+    if made is not None:
+        graph, kernel, own, sizes = made.graph(graph), made.kernel, made.schedule(own), made.sizes(sizes)
+    own = in_blocks(own) if own.unroll else own
     k = ScheduledKernel(graph, kernel, own, sizes)
     parts = beside(kernel, {d for d in kernel.with_role("grid") if k.tiled(d)})
     plans = [_plan(graph, part, own, others, sizes) for part in parts]

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-
-import numpy as np
 
 from mirage_cli.ir.access import Index, dims_of, index, steady
+from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
-from mirage_cli.ir.positions import of_positions
 from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule
@@ -38,10 +35,6 @@ class Phased:
     sizes: Mapping[str, int]
 
 
-class _UnknownError(Exception):
-    """What a phase makes of an equation is none of its arguments, and no equation."""
-
-
 def phased(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Phased:
     """The kernel in the phases of one of its loops' dimensions, or as it is: a single phase."""
     for d in kernel.with_role("split", "loop"):
@@ -49,7 +42,7 @@ def phased(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapp
         if n > 1 and sizes[d] % n == 0 and _may_be(graph, kernel, d):
             try:
                 return _in_phases(graph, kernel, schedule, sizes, d, n)
-            except _UnknownError:
+            except UnknownError:
                 continue
     return Phased(((graph, kernel),), schedule, sizes)
 
@@ -114,15 +107,15 @@ class _Shared:
         return self.numbered[key]
 
 
-class _Phase:
-    """One phase. known: what values of the kernel are in it, under their names: another value, or a number. at: those
-    that are positions."""
+class _Phase(Instance):
+    """One phase. known: what values of the kernel are in it, under their names: another value, or a number."""
 
     def __init__(self, shared: _Shared, phase: int) -> None:
+        self.positions: dict[str, Index] = {}
+        names = {shared.dim: index({shared.dim: shared.count}, phase)}
+        super().__init__(names, {shared.dim: shared.size}, self.positions)
         self.shared, self.phase = shared, phase
-        self.names = {shared.dim: index({shared.dim: shared.count}, phase)}
         self.known: dict[str, Arg] = {}
-        self.at: dict[str, Index] = {}
         self.dims = dict(shared.kernel.value_dims)
 
     def kernel(self) -> Kernel:
@@ -137,7 +130,7 @@ class _Phase:
     def load(self, x: Load) -> Load:
         access = tuple(i.within(self.names) for i in x.access)
         if set(dims_of(access)) != set(x.dims):
-            raise _UnknownError
+            raise UnknownError
         self.known[x.out] = self.shared.name((x.buffer, access), x.out, self.phase)
         return Load(str(self.known[x.out]), x.buffer, access)
 
@@ -145,69 +138,22 @@ class _Phase:
         for e in body:
             args = tuple(self.known[a] if isinstance(a, str) else a for a in e.args)
             folded = self.folded(e, args)
+            if isinstance(folded, Index):
+                self.positions[e.out], folded = folded, None
             if folded is None:
                 yield self.equation(e, args)
             elif isinstance(folded, str) and {*self.dims[folded]} != {*e.dims}:
-                raise _UnknownError
+                raise UnknownError
             else:
                 self.known[e.out] = folded
 
     def equation(self, e: Eqn, args: tuple[Arg, ...]) -> Eqn:
-        """The equation in this phase. Raises _UnknownError where a number is in the place of a value."""
-        op, args = _simpler(e.op, args)
-        row = OPS[op]
-        new = {i for i, (a, b) in enumerate(zip(e.args, args, strict=True)) if isinstance(a, str) > isinstance(b, str)}
-        if new and (row.kind != "elementwise" or new & {*row.masks}):
-            raise _UnknownError
+        """The equation in this phase. Raises UnknownError where a number is in the place of a value."""
+        op, args = simpler(e, args)
         axes = (str(self.at[e.out]),) if e.op == "index" else e.axes
         summed = self.shared.dim in e.axes  # into one accumulator
         name = e.out if summed else self.shared.name((op, args, axes, e.dims), e.out, self.phase)
         self.known[e.out], self.dims[name] = name, e.dims
         if e.out in self.at:
-            self.at[name] = self.at[e.out]
+            self.positions[name] = self.at[e.out]
         return replace(e, out=name, op=op, args=args, axes=axes)
-
-    def folded(self, e: Eqn, args: tuple[Arg, ...]) -> Arg | None:
-        """What an equation comes to in this phase where that is a number, or one of its arguments."""
-        if e.op == "size" and e.axes == (self.shared.dim,):
-            return Fraction(self.shared.size)
-        position = self.position(e, args)
-        if position is not None:
-            if not position.terms:
-                return Fraction(position.offset)
-            self.at[e.out] = position
-            return None
-        if e.op == "where" and not isinstance(args[0], str):
-            return args[1] if args[0] else args[2]
-        if e.args and not any(isinstance(a, str) for a in args) and OPS[e.op].kind == "elementwise":
-            return _number(float(np.float64(OPS[e.op].ref(*map(float, args)))))
-        return None
-
-    def position(self, e: Eqn, args: tuple[Arg, ...]) -> Index | None:
-        """What an equation makes of positions, where that is an index again."""
-        if e.place:
-            return e.place.within(self.names)
-        if len(args) != 2:
-            return None
-        x, y = (self.index_of(a) for a in args)
-        if x is None or y is None:
-            return None
-        return of_positions(e.op, x, y)
-
-    def index_of(self, a: Arg) -> Index | None:
-        if isinstance(a, str):
-            return self.at.get(a)
-        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
-
-
-def _simpler(op: str, args: tuple[Arg, ...]) -> tuple[str, tuple[Arg, ...]]:
-    """An operator of which more is known, where a phase has a number for the second argument."""
-    simpler = OPS[op].simpler
-    found = simpler(args[1]) if simpler is not None and isinstance(args[1], Fraction) else None
-    return (op, args) if found is None else (found[0], (args[0], found[1]))
-
-
-def _number(x: float) -> Arg:
-    if np.isnan(x):
-        raise _UnknownError
-    return x if np.isinf(x) else Fraction(x)

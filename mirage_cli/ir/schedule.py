@@ -121,7 +121,7 @@ def _registers(w: Words) -> int | None:
 # -- the choices
 
 
-Need: TypeAlias = Literal["overlaps", "descriptors", "specializes", "single", "crowded", ""]
+Need: TypeAlias = Literal["overlaps", "descriptors", "specializes", "single", "crowded", "windows", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,14 @@ CHOICES = (
         lambda x: [y for y in (None, *REGISTERS) if y != x],
         "crowded",
     ),
+    _flag("unroll", "windows"),
 )
 FLAGS = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 WORDS: Words = (
     dict.fromkeys(FLAGS, False)
     | {"ahead": 0, "lead": 0}
     | {"relay": False, "read": False, "share": 0, "tf32x3": False, "patient": False, "registers": 0}
+    | {"unroll": False}
 )
 """All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
 NUMBERS = ("warps", "stages", "split", "group")
@@ -198,6 +200,7 @@ class KernelSchedule:
         three of bfloat16 or two of TF32: of the other operand's 24 bits, or 22 of them.
     registers: of a thread, at most; None leaves it to the assembler. With fewer, more blocks share a multiprocessor;
         what has no room is spilled to local memory. With a limit, the assembler may also take more than without.
+    unroll: windows are in registers (`ir.unrolled`): the tile along the axis that they overlap along may be any number.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -216,6 +219,7 @@ class KernelSchedule:
     tf32x3: bool = False
     patient: bool = False
     registers: int | None = None
+    unroll: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

@@ -83,7 +83,8 @@ def best_with(
     g: MuGraph, k: Kernel, sizes: Mapping[str, int], target: Target, s: KernelSchedule
 ) -> tuple[float, KernelSchedule]:
     """The least predicted time of a kernel of a μGraph with as many chunks as `s` has. Raises InexpressibleError."""
-    work = model(k, g.element_bytes, g.exact()[k.name], g.inputs, g.outputs)
+    dynamic = frozenset(r.dim for r in g.dynamic)
+    work = model(k, g.element_bytes, g.exact()[k.name], g.inputs, g.outputs, dynamic)
     found = best_schedule(work, sizes, target, s.split if k.split else None)
     if found is None:
         raise InexpressibleError("blocks too large")

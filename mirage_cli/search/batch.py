@@ -42,6 +42,7 @@ class Batch:
     lead: Array
     share: Array
     tf32x3: Array
+    unroll: Array
 
     def some(self, which: NDArray[np.bool_]) -> Batch:
         """The columns of some schedules."""

@@ -8,7 +8,7 @@ sequence. Constants in backquotes are the target's (`target.gpus.Costs`); `estim
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.unrolled import Unrolled
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_LOADED,
@@ -52,6 +53,8 @@ estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spil
 CHAINED = 128
 """Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
 
+MOST_BLOCKS = 32
+"""That share a multiprocessor (CUDA C++ Programming Guide, compute capability 9.0)."""
 LANES_DOWN, LANES_ACROSS = 8, 4
 """Threads of a warp along the rows and along the columns of a product's result, of mma as of wgmma (PTX ISA 9.7)."""
 
@@ -72,6 +75,7 @@ TERMS: Mapping[str, str] = {
     "overlap": "a kernel that starts early hides a part of that",
     "sum": "a part of what does not dominate is not hidden",
     "pauses": "few blocks and stages hide less of it",
+    "apart": "and with windows in registers, which are all loaded before anything is computed, so do few warps",
     "stores": "results are stored after the loops, which hides them behind other waves only",
     "ahead": "only loops that multiply on the matrix units fetch ahead",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
@@ -432,13 +436,24 @@ def ramp_us(x: Launch) -> Array:
 def work_us(x: Launch, times: Array, segments: Sequence[Segment], o: Occupancy) -> Array:
     """longest + (shown + (1 - shown) · exposed / (alone · deepest²)) · (Σ times - longest)
 
-    deepest: the most iterations that any loop has in flight.
+    deepest: the most iterations that any loop has in flight. With windows in registers, `apart_warps` / warps of a
+    multiprocessor instead, where that is more.
     """
     c, longest = x.target.costs, times.max(axis=0)
     in_flight = (x.term("short", np.minimum(s.depth, s.trips), s.depth) for s in segments)
     deepest = reduce(np.maximum, in_flight, x.zero)
     shown = c.shown + x.term("pauses", (1.0 - c.shown) * c.exposed / (o.alone * deepest**2), 0.0)
+    if x.m.rows is not None:
+        few = np.minimum(1.0, c.apart_warps / _warps_at_once(x, o))
+        shown = np.maximum(shown, x.term("apart", few, 0.0))
     return x.term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
+
+
+def _warps_at_once(x: Launch, o: Occupancy) -> Array:
+    """Of a multiprocessor, as registers have room for them."""
+    room = x.target.regs_per_sm // (np.minimum(o.registers, MOST_REGISTERS) * 32 * x.batch.warps)
+    blocks = np.minimum(np.minimum(room, MOST_BLOCKS), np.ceil(x.programs / x.target.sms))
+    return np.clip(blocks * x.batch.warps, 1.0, x.target.warps_per_sm)
 
 
 def stores_us(x: Launch, stored: Array, o: Occupancy) -> Array:
@@ -476,6 +491,34 @@ def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
+    if not batch.unroll.any():
+        return _in_parts(m, batch, sizes, target, without)
+    found = m.windows(sizes)
+    rows = batch.unroll * (batch.block[found.along] if found is not None and found.along else 1.0)
+    each, group = np.unique(rows, return_inverse=True)
+    some: list[Estimates] = []
+    for i, n in enumerate(each.tolist()):
+        own = batch.some(group == i)
+        made = m.unrolled(int(n), sizes) if n else None
+        if made is not None:
+            one, how = made
+            some.append(_in_parts(one, _unrolled(own, how), how.sizes(sizes), target, without))
+        else:
+            e = _in_parts(m, replace(own, unroll=np.zeros_like(own.unroll)), sizes, target, without)
+            some.append(replace(e, us=e.us + np.inf) if n else e)
+    return Estimates.of(some, np.argsort(np.argsort(group, kind="stable")))
+
+
+def _unrolled(batch: Batch, how: Unrolled) -> Batch:
+    """The same schedules of the kernel with its windows in registers."""
+    one = np.ones_like(batch.warps)
+    block = {how.names.get(d, d): one if d in how.names else n for d, n in batch.block.items() if d not in how.taps}
+    place = {how.names.get(d, d): n for d, n in batch.place.items() if d not in how.taps}
+    return replace(batch, block=block, place=place, unroll=np.zeros_like(batch.unroll))
+
+
+def _in_parts(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
+    """Of parts that may run side by side."""
     if not m.several:
         return _estimate(m, batch, sizes, target, without)
     tiled = sum((1 << i) * (batch.block[d] < sizes[d]) for i, d in enumerate(m.grid))

@@ -196,6 +196,7 @@ class _Search:
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.outputs = (*d.program.outputs, *(p.tensor for p in d.program.parts))
         self.known = unnamed((*d.program.inputs, *self.outputs))
+        self.dynamic = frozenset(r.dim for r in d.program.dynamic)
         self.storage = Storage(d, self.space.types, self.sizes, target)
         self.least = LeastWork(self.storage, self.space, prune)
         self.chains = Chains(self.storage, self, bounds.kernels, prune)
@@ -239,11 +240,11 @@ class _Search:
         element_bytes = self.storage.element_bytes(x)
         for i, (kernel, exact) in enumerate(zip(x.kernels, self.storage.exact_values(x), strict=True)):
             kernel = self.storage.with_all_stores(kernel, element_bytes)
-            alike = nameless(kernel, element_bytes, exact, self.known), frozenset(sizes.items())
+            alike = nameless(kernel, element_bytes, exact, self.known), frozenset(sizes.items()), self.dynamic
             try:
                 best = self.priced[alike]
             except KeyError:
-                m = work.model(kernel, element_bytes, exact, self.d.program.inputs, self.outputs)
+                m = work.model(kernel, element_bytes, exact, self.d.program.inputs, self.outputs, self.dynamic)
                 best = self.priced[alike] = best_schedule(m, sizes, self.target)
             if best is None:
                 return None

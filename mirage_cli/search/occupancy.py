@@ -237,7 +237,8 @@ def segment(x: Launch, w: Work) -> Segment:
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
     multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
     loaded = sum((each for each, _ in moved), x.zero)
-    near = (x.term("near", _from_l1(x, b, multiplies), 1.0) for b in w.blocks)
+    windows = _windows(x, w) if x.m.rows is not None else {}
+    near = (x.term("near", _from_l1(x, b, multiplies) * windows.get(_window(b), 1.0), 1.0) for b in w.blocks)
     fetched = sum((each / used * part for (each, used), part in zip(moved, near, strict=True)), x.zero)
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
@@ -267,9 +268,39 @@ def _from_l1(x: Launch, b: Block, multiplies: NDArray[np.bool_]) -> Array:
     """The part of a block's bytes that comes from the L2: what all program instances read, and the L1 holds, is read
     once by each multiprocessor. Copies for the matrix units go past it."""
     whole = prod(x.sizes[a] for a in b.axes) * b.element_bytes
-    if {*b.axes} & {*x.m.grid} or whole > x.target.smem_per_sm_bytes / 4:
+    if whole > x.target.smem_per_sm_bytes / 4:
         return x.zero + 1.0
-    return np.where(multiplies, 1.0, np.minimum(1.0, x.target.sms / x.programs))
+    read = x.programs * x.elements[b.axes] * b.element_bytes
+    return np.where(multiplies, 1.0, np.minimum(1.0, x.target.sms * whole / read))
+
+
+def _window(b: Block) -> Hashable:
+    """Alike for loads of a tensor that begin at other places."""
+    return None if b.lines is None else (b.lines.tensor, tuple(i.terms for i in b.lines.access))
+
+
+def _windows(x: Launch, w: Work) -> Mapping[Hashable, Array]:
+    """Of loads that begin at other places of a tensor, the part of their bytes that comes from the L2: what several
+    read is there once, and otherwise in the L1, which takes `near` of the time.
+
+    Of an axis of the tensor a program instance reads 1 + Σ |coefficient| · (block - 1) + from the first place to the
+    last, of all of these loads together.
+    """
+    found: dict[Hashable, list[Lines]] = {}
+    for b in w.blocks:
+        if b.lines is not None and all(i.affine for i in b.lines.access):
+            found.setdefault(_window(b), []).append(b.lines)
+    near, parts = x.target.costs.near, dict[Hashable, Array]()
+    for key, some in ((key, some) for key, some in found.items() if len(some) > 1):
+        there, read = x.zero + 1.0, x.zero + len(some)
+        for indices in zip(*(y.access for y in some), strict=True):
+            offsets = [i.offset for i in indices]
+            along = (abs(c) * (np.minimum(x.batch.block[str(a)], x.sizes[str(a)]) - 1.0) for a, c in indices[0].terms)
+            there = there * (1.0 + sum(along, x.zero) + max(offsets) - min(offsets))
+        for a in {str(a) for i in some[0].access for a, _ in i.terms}:
+            read = read * np.minimum(x.batch.block[a], x.sizes[a])
+        parts[key] = near + (1.0 - near) * np.minimum(1.0, there / read)
+    return parts
 
 
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
@@ -327,10 +358,11 @@ def _shared_bytes(x: Launch, s: Segment) -> Array:
 
 def _least_of_vectors(x: Launch, segments: Sequence[Segment], accumulated: Array) -> Array:
     """Registers of a thread at least, without the matrix units: `plain_registers` + its accumulators' lanes + what it
-    has loaded at once."""
+    has loaded at once: with windows in registers, all of it."""
     threads = 32 * x.batch.warps
     loaded = reduce(np.maximum, (s.loaded / REGISTER_BYTES for s in segments), x.zero) / threads
-    return x.target.costs.plain_registers + (accumulated + kept_lanes(x)) / threads + np.minimum(loaded, MOST_LOADED)
+    at_once = np.minimum(loaded, MOST_LOADED) if x.m.rows is None else loaded
+    return x.target.costs.plain_registers + (accumulated + kept_lanes(x)) / threads + at_once
 
 
 def _operand_bytes(x: Launch, s: Segment) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
 from math import prod
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, KernelSchedule, exchanged, next_power_of_two, whole_blocks
+from mirage_cli.ir.unrolled import Unrolled
 from mirage_cli.search.batch import Batch, elements_of, fits, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
@@ -39,6 +40,11 @@ MADE_OF_BITS = 256
 """Elements of an operand that a thread makes of bits, where fewer warps are tried for that. 16 rows with 4096 x 14336
 weights of 4 bits took 14.1 us on an H200 with 128 columns, 128 deep, and two warps, 15.9 with four; in words along the
 sum 16.1 and 19.5 (results/h200)."""
+ROWS, MORE_ROWS = (1, 4, 7), (1, 2, 4, 7, 8, 14, 16)
+"""Positions along the axis that windows overlap along, of those that are in registers: among the first choices, and
+among all. Pictures often have a multiple of 7 rows."""
+MOST_BEYOND = 8
+"""Such an axis is so many times as long, at least, as what its last block reaches beyond its end."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -47,7 +53,8 @@ def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[st
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
     matrix, batch = m.matrix_axes(sizes), m.batch_axes(sizes)
     walked = (d for d, r in m.kernel.roles if r != "tile")
-    return {d: [1] if d in batch else _options(m, d, sizes, coarse, matrix) for d in walked}
+    single = {*batch, *(m.rows or ())} | ({*m.kernel.with_role("loop")} if m.rows is not None else set())
+    return {d: [1] if d in single else _options(m, d, sizes, coarse, matrix) for d in walked}
 
 
 def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: frozenset[str]) -> list[int]:
@@ -292,6 +299,41 @@ def best_schedule(
     m: Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
+    own = _best_schedule(m, sizes, target, split)
+    others = ((made, _best_schedule(made.model, made.sizes, target, split)) for made in in_registers(m, sizes, ROWS))
+    found = [(best[0], made.schedule(best[1])) for made, best in others if best is not None]
+    return min([*found, *([own] if own else [])], key=lambda x: x[0], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class InRegisters:
+    """A kernel with its windows in registers. sizes: of all axes, its own among them."""
+
+    model: Model
+    how: Unrolled
+    sizes: Mapping[str, int]
+
+    def schedule(self, s: KernelSchedule) -> KernelSchedule:
+        """That of the kernel as it was."""
+        return self.how.original(s)
+
+
+def in_registers(m: Model, sizes: Mapping[str, int], some: Sequence[int]) -> Iterator[InRegisters]:
+    """The kernel with its windows in registers, for some numbers of positions along the axis that they overlap along:
+    each where the last block is full, or less than that."""
+    found = m.windows(sizes)
+    if found is None:
+        return
+    length = sizes[found.along] if found.along else 1
+    for rows in some:
+        made = m.unrolled(rows, sizes) if rows <= length and -length % rows <= length // MOST_BEYOND else None
+        if made is not None:
+            yield InRegisters(*made, made[1].sizes(sizes))
+
+
+def _best_schedule(
+    m: Model, sizes: Mapping[str, int], target: Target, split: int | None
+) -> tuple[float, KernelSchedule] | None:
     block = _blocks(m, sizes, target, coarse=True)
     if not all(map(len, block.values())):
         return None

@@ -19,6 +19,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
+from mirage_cli.ir.unrolled import Unrolled, Windows, axes_of, unrolled, windows
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
@@ -172,6 +173,10 @@ class Model:
     """Batch axes of every product that has them."""
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
+    dynamic: frozenset[str]
+    """Axes whose size is an argument."""
+    rows: Axes | None
+    """Where its windows are in registers, the axis that they overlap along, if any: of a block, one position."""
     halves: frozenset[str]
     """Values that are computed in 16 bits, two at once."""
     from_bytes: frozenset[str]
@@ -223,6 +228,15 @@ class Model:
         """Those that do, with several tiles along these axes."""
         return tuple(_part_of(self, k) for k in beside(self.kernel, tiled))
 
+    def windows(self, sizes: Mapping[str, int]) -> Windows | None:
+        """Those that may be in registers."""
+        return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic)
+
+    def unrolled(self, rows: int, sizes: Mapping[str, int]) -> tuple[Model, Unrolled] | None:
+        """With its windows in registers, so many of a block along the axis that they overlap along; None where that
+        cannot be."""
+        return _unrolled(self, rows, axes_of(self.kernel, sizes))
+
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
         since it comes to them cheaper than as float32."""
@@ -248,6 +262,16 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
+@lru_cache(maxsize=1024)
+def _unrolled(m: Model, rows: int, axes: tuple[tuple[str, int], ...]) -> tuple[Model, Unrolled] | None:
+    found = windows(m.kernel, axes, m.dynamic)
+    made = unrolled(m.kernel, found, rows, axes) if found is not None else None
+    if made is None:
+        return None
+    rows = tuple(made.names.values())
+    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, rows), made
+
+
 @lru_cache(maxsize=4096)
 def _part_of(m: Model, kernel: Kernel) -> Model:
     known = unnamed((*m.inputs, *m.outputs))
@@ -265,7 +289,7 @@ class _Part:
 
 @lru_cache(maxsize=4096)
 def _part(x: _Part) -> Model:
-    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs, x.of.outputs)
+    return model(x.kernel, dict(x.of.element_bytes), x.of.exact, x.of.inputs, x.of.outputs, x.of.dynamic)
 
 
 def model(
@@ -274,11 +298,13 @@ def model(
     exact: frozenset[str],
     inputs: Iterable[Tensor],
     outputs: Iterable[Tensor],
+    dynamic: frozenset[str] = frozenset(),
+    rows: Axes | None = None,
 ) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs: of the
-    μGraph.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs, dynamic:
+    of the μGraph.
     """
     inputs, outputs = tuple(inputs), tuple(outputs)
     placed = with_entries(scanned(kernel), {t.name: t for t in inputs})
@@ -304,6 +330,8 @@ def model(
         frozenset(_multiplied(e, dims) for e in products),
         _shared(placed, dims),
         len(beside(placed, placed.with_role("grid"))) > 1,
+        dynamic,
+        rows,
         frozenset(halves),
         frozenset(d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)),
     )
@@ -501,7 +529,8 @@ def models(graph: MuGraph) -> Mapping[str, Model]:
     """Of every generated kernel."""
     exact = graph.exact()
     generated = (k for k in graph.kernels if k.kind == "generated")
-    return {k.name: model(k, graph.element_bytes, exact[k.name], graph.inputs, graph.outputs) for k in generated}
+    known = graph.inputs, graph.outputs, frozenset(r.dim for r in graph.dynamic)
+    return {k.name: model(k, graph.element_bytes, exact[k.name], *known) for k in generated}
 
 
 def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:

@@ -107,6 +107,7 @@ class Costs:
     partial: how many times as long the L2 takes for a sector of which an instruction writes a part, as for what it
         moves otherwise.
     port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
+    near: of what several windows in registers read, the part of the L2's time that all reads but the first take.
     boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
     grouped: how many times as fast it serves loops in which warpgroups multiply tiles that many instances read at once.
 
@@ -114,6 +115,7 @@ class Costs:
     shown: the part of what does not dominate that nothing hides.
     exposed: the part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls
         with the blocks, and with the square of the stages.
+    apart_warps: warps of a multiprocessor with which all of it shows where windows are in registers; less with more.
 
     Of the library's products:
     library_us: beside the launch and bytes or operations. library_memory, library_single: the parts of the memory's
@@ -163,6 +165,8 @@ class Costs:
     grouped: float
     shown: float
     exposed: float
+    near: float
+    apart_warps: float
     library_us: float
     library_memory: float
     library_single: float
@@ -195,6 +199,7 @@ H200_COSTS = Costs(
     parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
     waste=0.6, port=1.7, boxes=1.6, grouped=1.5,  # [fit]
     partial=1.4,  # [H200] GPT-J's rotation and a butterfly: 55.1 and 27.8 us, 9.8 and 18.9 with whole sectors
+    near=0.3, apart_warps=4.0,  # [H200] 38 schedules of windows in registers, of seven programs
     shown=0.05, exposed=0.15,  # [fit]
     library_us=4.2, library_memory=0.95,  # [fit] tuned μGraphs
     library_single=0.75,  # [H200] one product

@@ -20,6 +20,7 @@ from mirage_cli.ir.schedule import (
     block_sizes,
     on_matrix_units,
 )
+from mirage_cli.ir.unrolled import at_schedule, in_blocks
 from mirage_cli.search.work import chunk_sizes
 
 
@@ -68,6 +69,11 @@ def _normalised(
     graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
 ) -> KernelSchedule:
     """released: whether the kernel may let the one behind start early where its schedule says so."""
+    made = at_schedule(graph, k, s, sizes) if s.unroll else None
+    if made is not None:
+        own = _normalised(made.graph(graph), made.kernel, made.schedule(s), made.sizes(sizes), released)
+        return made.original(own)
+    s = in_blocks(s) if s.unroll else s
     s = _with(s, order=block_order(k, s.order, block_sizes(k, s, sizes)))
     if s.specialize:
         special = specialized(graph, k, s, sizes)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from heapq import merge
 from itertools import islice
 from math import prod
+from operator import itemgetter
 
 import numpy as np
 
@@ -29,9 +31,19 @@ from mirage_cli.ir.schedule import (
     block_sizes,
     next_power_of_two,
 )
+from mirage_cli.ir.unrolled import in_blocks
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import DEPTHS, choices, held_beside, least_columns, least_tile, orders_of
+from mirage_cli.search.tiles import (
+    DEPTHS,
+    MORE_ROWS,
+    choices,
+    held_beside,
+    in_registers,
+    least_columns,
+    least_tile,
+    orders_of,
+)
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
@@ -74,8 +86,18 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not. Where shared memory has no room for three stages, with two. by_arithmetic: how
-    products of float32 are made, here and below; else on the matrix units."""
+    fit, and last those that may not; with windows in registers too. Where shared memory has no room for three stages,
+    with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
+    own = _ranked(m, sizes, target, split, by_arithmetic)
+    made = [*in_registers(m, sizes, MORE_ROWS)]
+    others = (((key, x.schedule(s)) for key, s in _ranked(x.model, x.sizes, target, split, False)) for x in made)
+    yield from (s for _, s in merge(own, *others, key=itemgetter(0)))
+
+
+def _ranked(
+    m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None, by_arithmetic: bool
+) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
+    """Those of one model, each behind what they are ranked by."""
     found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
     found = found.by_arithmetic() if by_arithmetic else found
     e = cost.estimate(m, found.batch, sizes, target)
@@ -85,11 +107,12 @@ def ranked(
         shallow = cost.estimate(m, found.batch.some(deep), sizes, target)
         e = cost.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
     seen: set[KernelSchedule] = set()
-    for i in np.lexsort((e.us, (e.crowded > SURE) | np.isinf(e.us)))[: np.isfinite(e.us).sum()]:
+    last = (e.crowded > SURE) | np.isinf(e.us)
+    for i in np.lexsort((e.us, last))[: np.isfinite(e.us).sum()]:
         s = found.schedule(int(i))
         if s not in seen:
             seen.add(s)
-            yield s
+            yield (bool(last[i]), float(e.us[i])), s
 
 
 @lru_cache(maxsize=1024)
@@ -419,11 +442,13 @@ def _other_choices(
         "descriptors": target.descriptors,
         "specializes": target.specializes,
         "single": m.single,
+        "windows": m.windows(sizes) is not None,
         "crowded": held >= CROWDED and s.warps >= MANY_WARPS and not s.specialize,
     }
     for c in CHOICES:
         if able[c.needs]:
             near = (replace(s, **{c.field: x}) for x in c.near(getattr(s, c.field)))
+            near = map(in_blocks, near) if c.needs == "windows" and s.unroll else near
             yield from (x for x in near if x.registers is None or x.registers >= held + SPARE_REGISTERS)
     if target.overlaps:
         yield from (replace(s.choosing(overlap=True, ahead=n), hand_over=lead) for lead, n in ALL_RELAY)

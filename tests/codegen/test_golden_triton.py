@@ -60,6 +60,7 @@ FEATURES = {
     "bytes two at a time": "pair_bits(",
     "loads of what lies in turns": "tl.split(",
     "and stores": "tl.reshape(tl.join(",
+    "windows in registers": "i_y_rows",
     "a value that goes on as it is stored": "as it is stored",
 }
 

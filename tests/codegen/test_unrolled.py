@@ -1,0 +1,219 @@
+"""Windows in registers: what they share is loaded once, and rows of a block are values of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.ir.unrolled import Windows, at_schedule, axes_of, in_blocks, windows
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import estimate
+from mirage_cli.search.work import models
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.normal import normalised
+from mirage_cli.tune.price import predicted
+from mirage_cli.tune.space import neighbours, ranked
+from tests.codegen.test_triton import check
+from tests.mugraphs import CASES
+
+H200 = find_target("h200")
+WEIGHTED = """
+mugraph weighted float32
+dims b=2 y=7 x=5 c=12 i=3 j=2 yi=7 xi=6
+input X f32[b, yi, xi, c]
+input W f32[i, j, c]
+output O f32[b, y, x, c]
+kernel k0 generated b:grid y:grid x:grid c:grid i:ROLE j:tile
+  X = load X[b, y + i*2 - 2, x + j, c]
+  W = load W[i, j, c]
+  S[b, y, x, c] = dot(X, W; i, j)
+  O[b, y, x, c] = relu(S)
+  store O[b, y, x, c] = O
+"""
+POOLED = """
+mugraph pooled float16
+dims b=2 y=6 x=6 c=4 i=3 j=3 yi=12 xi=6
+input X f16[b, c, yi, xi]
+output O f16[b, c, y, x]
+kernel k0 generated b:grid y:grid x:grid c:grid i:tile j:tile
+  X = load X[b, c, y*2 + i - 1, x + j - 1]
+  a[y, i] = index(y*2 + i - 1)
+  a0[y, i] = ge(a, 0)
+  a1[y, i] = lt(a, 12)
+  a2[y, i] = and(a0, a1)
+  e[x, j] = index(x + j - 1)
+  e0[x, j] = ge(e, 0)
+  e1[x, j] = lt(e, 6)
+  e2[x, j] = and(e0, e1)
+  m[y, x, i, j] = and(a2, e2)
+  t[b, y, x, c, i, j] = where(m, X, -inf)
+  O[b, y, x, c] = max(t; i, j)
+  store O[b, c, y, x] = O
+"""
+WEIGHTED_SPEC = """
+name: weighted
+dims: {b: 2, y: 7, x: 5, c: 12, i: 3, j: 2, yi: 7, xi: 6}
+dtype: float32
+inputs: {X: [b, yi, xi, c], W: [i, j, c]}
+program: O = relu(dot(X[b, y + 2*i - 2, x + j, c], W, i, j))
+outputs: {O: [b, y, x, c]}
+"""
+POOLED_SPEC = """
+name: pooled
+dims: {b: 2, y: 6, x: 6, c: 4, i: 3, j: 3, yi: 12, xi: 6}
+dtype: float16
+inputs: {X: [b, c, yi, xi]}
+program: O = max(pad(X, -inf)[b, c, 2*y + i - 1, x + j - 1], i, j)
+outputs: {O: [b, c, y, x]}
+"""
+
+
+def weighted(role: str = "tile") -> MuGraph:
+    return parse_mugraph(WEIGHTED.replace("ROLE", role))
+
+
+def planned(graph: MuGraph, tiles: str, unroll: bool = True) -> Schedule:
+    order = ",".join(d for d, _ in graph.kernels[0].roles)
+    return Schedule.parse(f"k0: {tiles} order={order} warps=1 stages=2 overlap" + " unroll" * unroll)
+
+
+def kernel_in_registers(graph: MuGraph, tiles: str) -> Kernel:
+    made = at_schedule(graph, graph.kernels[0], planned(graph, tiles).kernels["k0"], graph.sizes)
+    assert made is not None
+    return made.kernel
+
+
+def test_rows_of_a_block_share_what_their_windows_have_in_common() -> None:
+    """Windows 2 apart in a row of blocks of 3: rows -2 to 4 are loaded once, at two places of x each."""
+    k = kernel_in_registers(weighted(), "b=1 y=3 x=4 c=4")
+    read = [str(x.access[1]) for x in k.loads if x.buffer == "X"]
+    assert sorted({*read}) == sorted(
+        ["y_rows*3 - 2", *(f"y_rows*3{n}" for n in (" - 1", "", " + 1", " + 2", " + 3", " + 4"))]
+    )
+    assert len(read) == 2 * 7
+    assert [x.buffer for x in k.loads].count("W") == 6
+    assert [e.op for e in k.body].count("mul") == 3 * 6 and not any(e.axes for e in k.body)
+    assert [str(s.access[1]) for s in k.stores] == ["y_rows*3", "y_rows*3 + 1", "y_rows*3 + 2"]
+
+
+def test_axes_of_a_window_that_the_kernel_walks_stay_loops() -> None:
+    k = kernel_in_registers(weighted("loop"), "b=1 y=3 x=2 c=4 i=1")  # rows along x: these windows overlap along j
+    assert k.with_role("loop") == ("i",) and k.with_role("tile") == ()
+    assert [e.axes for e in k.body if e.op == "sum"] == [("i",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("graph", "tiles"),
+    [
+        pytest.param(weighted(), "b=1 y=3 x=4 c=4", id="rows past the end"),
+        pytest.param(weighted(), "b=2 y=1 x=1 c=16", id="one row"),
+        pytest.param(weighted(), "b=1 y=7 x=2 c=8", id="all rows"),
+        pytest.param(weighted("loop"), "b=2 y=2 x=3 c=4 i=1", id="rows along x"),
+        pytest.param(weighted("loop"), "b=1 y=4 x=5 c=4 i=2", id="two places in a step"),
+        pytest.param(parse_mugraph(POOLED), "b=1 y=2 x=4 c=2", id="maxima that leave out what lies outside"),
+        pytest.param(parse_mugraph(POOLED), "b=2 y=6 x=8 c=1", id="maxima of all rows"),
+        pytest.param(parse_mugraph(POOLED), "b=1 y=4 x=2 c=4", id="maxima of rows past the end"),
+    ],
+)
+def test_they_compute_the_same(graph: MuGraph, tiles: str) -> None:
+    assert at_schedule(graph, graph.kernels[0], planned(graph, tiles).kernels["k0"], graph.sizes) is not None
+    spec = {"weighted": WEIGHTED_SPEC, "pooled": POOLED_SPEC}[graph.name]
+    check(graph, planned(graph, tiles), lower(parse_spec(spec).at()))
+
+
+def test_comparisons_that_hold_everywhere_are_not_made() -> None:
+    """Of rows 4*y_rows - 1 to 4*y_rows + 3 of 12, the first alone may lie outside."""
+    k = kernel_in_registers(parse_mugraph(POOLED), "b=1 y=2 x=4 c=2")
+    compared = [e.op for e in k.body if e.type == "bool"]
+    assert compared.count("ge") == 2 and compared.count("lt") == 1  # of the first row, and of two columns
+    assert [e.op for e in k.body].count("where") == 3 + 4 * 2  # the other rows need none in their middle column
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("dot(X, W; i, j)", "dot(X, W; i)", id="an axis of the window stays"),
+        pytest.param("y + i*2 - 2, x + j", "y, x", id="nothing overlaps"),
+        pytest.param("i=3", "i=99", id="too many places"),
+        pytest.param("c:grid", "c:split", id="chunks"),
+    ],
+)
+def test_of_other_kernels_there_are_none(old: str, new: str) -> None:
+    text = WEIGHTED.replace("ROLE", "tile")
+    assert old in text
+    if "X, W; i)" in new:
+        text = text.replace("S[b, y, x, c] =", "S[b, y, x, c, j] =").replace(
+            "O[b, y, x, c] = relu", "O[b, y, x, c, j] = relu"
+        )
+        text = text.replace("f32[b, y, x, c]\nkernel", "f32[b, y, x, c, j]\nkernel").replace(
+            "store O[b, y, x, c]", "store O[b, y, x, c, j]"
+        )
+    graph = parse_mugraph(text.replace(old, new))
+    k = graph.kernels[0]
+    assert windows(k, axes_of(k, graph.sizes), frozenset()) is None
+
+
+def test_neighbours_in_memory_are_no_rows_and_sizes_that_differ_by_call_have_none() -> None:
+    graph = parse_mugraph(WEIGHTED.replace("ROLE", "tile").replace("y + i*2 - 2, x + j, c]", "y, c, x + j + i]"))
+    graph = replace(
+        graph, inputs=tuple(replace(t, dims=("b", "yi", "c", "xi")) if t.name == "X" else t for t in graph.inputs)
+    )
+    k, axes = graph.kernels[0], axes_of(graph.kernels[0], graph.sizes)
+    assert windows(k, axes, frozenset()) == Windows(("i", "j"), None)
+    k, axes = weighted().kernels[0], axes_of(weighted().kernels[0], weighted().sizes)
+    assert windows(k, axes, frozenset()) == Windows(("i", "j"), "y")
+    assert windows(k, axes, frozenset({"y"})) == Windows(("i", "j"), "x")
+    assert windows(k, axes, frozenset({"i"})) is None
+
+
+def test_a_schedule_that_asks_for_what_cannot_be_is_one_of_blocks() -> None:
+    """More rows than there are, of which some would be stored from nowhere, or of a kernel without windows."""
+    graph = CASES["matmul"].graph
+    s = Schedule(
+        {
+            k.name: KernelSchedule(tuple((d, 16) for d, r in k.roles), tuple(d for d, _ in k.roles), unroll=True)
+            for k in graph.kernels
+        }
+    )
+    plain = Schedule({name: replace(k, unroll=False) for name, k in s.kernels.items()})
+    assert normalised(graph, s) == normalised(graph, plain)
+    for k in graph.kernels:
+        assert plan_kernel(graph, k, s, graph.sizes) == plan_kernel(graph, k, plain, graph.sizes)
+    seven = KernelSchedule((("y", 7), ("x", 4)), ("y", "x"), unroll=True)
+    assert in_blocks(seven) == KernelSchedule((("y", 4), ("x", 4)), ("y", "x"))
+
+
+WIDE = weighted().resized({"b": 16, "y": 56, "yi": 56, "x": 56, "xi": 57, "c": 256})
+
+
+def test_the_price_is_that_of_the_kernel_that_is_made() -> None:
+    """Rows of 4 cost what the unrolled kernel costs in blocks of one; a batch may have several, and none."""
+    m = models(WIDE)["k0"]
+    schedules = [planned(WIDE, f"b=1 y={n} x=4 c=64").kernels["k0"] for n in (4, 1, 7)]
+    found = [float(predicted(m, s, WIDE.sizes, H200).us[0]) for s in schedules]
+    made = m.unrolled(4, WIDE.sizes)
+    assert made is not None
+    own, how = made
+    sizes = {**WIDE.sizes, **dict(how.axes)}
+    assert float(predicted(own, how.schedule(schedules[0]), sizes, H200).us[0]) == found[0]
+    assert how.original(how.schedule(schedules[0])).tiles == schedules[0].tiles
+    mixed = [*schedules, replace(schedules[0], unroll=False), planned(WIDE, "b=1 y=56 x=4 c=64").kernels["k0"]]
+    together = estimate(m, Batch.of(m, mixed, WIDE.sizes), WIDE.sizes, H200).us
+    assert together[:3].tolist() == found and np.isfinite(together[3]) and np.isinf(together[4])
+
+
+def test_the_tuner_tries_windows_in_registers_and_in_blocks() -> None:
+    m = models(WIDE)["k0"]
+    best = next(ranked(m, WIDE.sizes, H200))
+    assert best.unroll and best.tile("y") > 1
+    ((*near,),) = [[s.kernels["k0"] for _, s in found] for found in neighbours(WIDE, [Schedule({"k0": best})], H200)]
+    assert any(not s.unroll for s in near) and any(s.unroll and s.tile("y") != best.tile("y") for s in near)
+    assert all(s.unroll or s.tile("y").bit_count() == 1 for s in near)
