@@ -45,18 +45,22 @@ DEPENDENT = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
 
 
 def mirage(
-    model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    model: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str = "default",
 ) -> Any:
-    """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
-    ValueError for others, TargetError, OptionError."""
-    given = dict(options or {})
+    """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. mode: of
+    Inductor, for what is in no region. Raises ValueError for others, TargetError, OptionError."""
+    given, of_inductor = dict(options or {}), options_of_mode(mode)
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
     settings = Settings(budget=given.pop("tune", None) or 0.0, **given)
     settings.gpu()
     numbers_of_first_call(model)
     kept_whole(model, example_inputs)
-    compiler = partial(compiled, settings=settings)
+    compiler = partial(compiled, settings=settings, options=of_inductor)
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     compiler_of_graphs = aot_autograd(
         fw_compiler=compiler,
@@ -87,11 +91,25 @@ def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
     model.recompile()
 
 
-def compiled(model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
-    """One graph of AOTAutograd, as a function of a list of its inputs."""
+def options_of_mode(mode: str) -> dict[str, Any]:
+    """Inductor's options for what a mode of `torch.compile` names. Raises ValueError for those that capture a CUDA
+    graph: Inductor would copy all parameters into it at each call, since it is given a graph without a module."""
+    from torch._inductor import list_mode_options
+
+    modes = {name: some for name, some in list_mode_options().items() if "triton.cudagraphs" not in some}
+    if mode not in modes:
+        there_are = f"backend mirage has no mode {mode}; there are {', '.join(modes)}"
+        raise ValueError(f"{there_are}. A compiled model can be captured by `torch.cuda.graph`")
+    return modes[mode]
+
+
+def compiled(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """One graph of AOTAutograd, as a function of a list of its inputs. options: of Inductor."""
     with_kernels(model, settings)
     by_pytorch(model)
-    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
+    return make_boxed_func(by_inductor(model, example_inputs, options) if on_gpu(example_inputs) else model.forward)
 
 
 def on_gpu(inputs: Sequence[Any]) -> bool:

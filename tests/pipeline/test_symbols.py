@@ -25,10 +25,21 @@ from mirage_cli.pipeline.callers import Kernel, faster_than_eager, slow
 from mirage_cli.pipeline.models import region as region_module
 from mirage_cli.pipeline.models.agreement import NotRunError, Sample, agrees
 from mirage_cli.pipeline.models.anysize import in_range
+from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import Replaced, as_module, gain_of
 from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported
-from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+from mirage_cli.pipeline.models.symbols import (
+    Symbol,
+    Times,
+    found_in,
+    is_size,
+    length_of,
+    sizes_first,
+    two_each,
+    valued,
+)
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.spec.aten.memory import strides_of
 from mirage_cli.spec.reader import parse_spec
 from tests import forked
 
@@ -599,6 +610,37 @@ def test_sizes_that_depend_on_numbers_are_counted_at_the_largest() -> None:
     }
     (relu,) = [r for r in found.shares if r.operator == "aten.relu"]
     assert relu.moved_bytes[0] == 2 * 4 * 8 * 8, "x has 8 rows to pick from"
+
+
+def test_gaps_that_differ_by_call_are_not_read() -> None:
+    """The last of all tokens, of what PyTorch makes: its rows lie as far apart as there are tokens."""
+
+    def last(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.sort(1).values[:, -1] @ w)
+
+    w = torch.randn(8, 16)
+    found = cut(exported(as_module(last), (torch.randn(2, 5, 8), w), (({1: TOKENS}, None),)))
+    assert [*found.left] == ["aten.sort (sort)"] and len(found.regions) == 1
+    for n in (2, 9):
+        x = torch.randn(2, n, 8)
+        torch.testing.assert_close(found.model(x, w), last(x, w))
+
+
+def test_an_argument_is_copied_where_its_gaps_differ_by_call() -> None:
+    tokens = torch.randn(2, 5, 8)
+    model = exported(as_module(lambda x: x[:, -1].exp()), (tokens,), (({1: TOKENS},),))
+    (select,) = [
+        n for n in calls(model.graph) if n.meta["val"].shape == (2, 8) and n.all_input_nodes[0].op == "placeholder"
+    ]
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta = dict(select.meta)
+    assert isinstance(x.meta["val"].stride(0), torch.SymInt)
+    assert strides_of(x) is None
+    (name,) = found_in(model.graph.nodes)
+    with valued([x], {name: 5}):
+        assert x.meta["val"].stride() == (40, 1)
+        assert strides_of(x) is None
 
 
 def test_a_size_that_the_graphs_checks_settle_is_a_number() -> None:

@@ -22,7 +22,6 @@ from mirage_cli.pipeline.models.counts import refuse_inexact, sizes_for_numbers
 from mirage_cli.pipeline.models.partition import Part, outputs_of
 from mirage_cli.pipeline.models.region import Shape, Sized
 from mirage_cli.pipeline.models.symbols import (
-    SYMBOLIC,
     Length,
     Lengths,
     Symbol,
@@ -40,7 +39,9 @@ from mirage_cli.pipeline.models.symbols import (
     worked_out,
 )
 from mirage_cli.spec.arrays import Array, Unsupported
-from mirage_cli.spec.aten.trace import Traced, inverse, memory_order, order_of_result, row_of, trace
+from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result
+from mirage_cli.spec.aten.row import SYMBOLIC
+from mirage_cli.spec.aten.trace import Traced, row_of, trace
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET
 

@@ -18,13 +18,13 @@ from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result, strides_of
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.keys import FLOATS, TENSOR_TYPES
-from mirage_cli.spec.strides import overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,35 +269,3 @@ def kept_statistics(node: Any) -> Sequence[Any]:
         return []
     _, _, _, mean, var, training, *_ = node.args
     return [mean, var] if training and mean is not None else []
-
-
-def memory_order(tensor: Any) -> tuple[int, ...]:
-    """The positions of an input as they lie in memory, the outermost first; in order, where there are gaps in it, and
-    of whole numbers, which are looked up as they are declared."""
-    return order_of_result(tensor) if tensor.dtype.is_floating_point else (*range(tensor.dim()),)
-
-
-def order_of_result(tensor: Any) -> tuple[int, ...]:
-    """The positions of a result as they lie in memory, the outermost first; in order, where there are gaps in it."""
-    order = (*range(tensor.dim()),)
-    if tensor.is_contiguous():
-        return order
-    laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
-    return laid if tensor.permute(laid).is_contiguous() else order
-
-
-def strides_of(node: Any) -> tuple[int, ...] | None:
-    """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
-    kernels make their results, or is made so: where several elements are in one place."""
-    tensor = node.meta["val"]
-    if node.op not in ("placeholder", "get_attr") or tensor.is_contiguous():
-        return None
-    if tensor.permute(memory_order(tensor)).is_contiguous():
-        return None
-    names = [str(i) for i in range(tensor.dim())]
-    apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
-    return tensor.stride() if apart else None
-
-
-def inverse(order: Sequence[int]) -> list[int]:
-    return sorted(range(len(order)), key=order.__getitem__)
