@@ -334,6 +334,10 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (R(4, 8),),
     ),
+    "copied_to_memory_of_its_own": (
+        lambda x: torch.ops.aten.copy(torch.ops.aten.new_empty_strided(x, (4, 7), (1, 4)), x.exp()) * 2,
+        (R(4, 7),),
+    ),
     "attention_of_one": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), heads(2, 3, 1, 8)),
 }
 """By name: what is traced, and its inputs."""

@@ -29,6 +29,7 @@ from mirage_cli.pipeline.models.beside import Arguments, region_beside
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
+from mirage_cli.pipeline.models.layout import strides_of_results, with_strides
 from mirage_cli.pipeline.models.model import Gain, Replaced, any_inside, faster, gain_of, slow_sizes
 from mirage_cli.pipeline.models.named import by_operators, unchecked
 from mirage_cli.pipeline.models.outlining import inlined, replace_call
@@ -251,32 +252,6 @@ def without_gaps(graph: torch.fx.Graph) -> None:
             n.replace_all_uses_with(copied, lambda user, copied=copied: user is not copied)
             copied.meta["val"] = n.meta["val"].contiguous()
             anew.add(copied)
-
-
-def strides_of_results(graph: torch.fx.Graph) -> list[list[Any]]:
-    """How the graph's results lie in memory, if they are tensors."""
-    (output,) = graph.find_nodes(op="output")
-    values = [x.meta.get("val") if isinstance(x, torch.fx.Node) else None for x in output.args[0]]
-    return [[*x.stride()] if isinstance(x, torch.Tensor) else [] for x in values]
-
-
-def with_strides(graph: torch.fx.Graph, strides: Sequence[list[Any]]) -> None:
-    """Copies results that lie otherwise than PyTorch's, since kernels leave no gaps: the backward graph is made for
-    what the forward graph's said. Where sizes differ by call, they stay as they are."""
-    (output,) = graph.find_nodes(op="output")
-    made: list[Any] = []
-    for x, wanted, now in zip(output.args[0], strides, strides_of_results(graph), strict=True):
-        made.append(x)
-        sizes = [*x.meta["val"].shape] if now else []
-        if not all(isinstance(n, int) for n in (*sizes, *now, *wanted)):
-            continue
-        if all(n == 1 or i == j for n, i, j in zip(sizes, now, wanted, strict=True)):
-            continue
-        with graph.inserting_before(output):
-            place = graph.call_function(aten.new_empty_strided.default, (x, sizes, wanted))
-            made[-1] = graph.call_function(aten.copy.default, (place, x))
-        made[-1].meta["val"] = x.meta["val"].new_empty_strided(sizes, wanted)
-    output.args = (type(output.args[0])(made),)
 
 
 def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:

@@ -612,6 +612,36 @@ def test_sizes_that_depend_on_numbers_are_counted_at_the_largest() -> None:
     assert relu.moved_bytes[0] == 2 * 4 * 8 * 8, "x has 8 rows to pick from"
 
 
+def test_differences_of_positions_fit_at_all_sizes_of_kernels() -> None:
+    def biased(x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(x.shape[1])
+        return x @ x.mT - ((at[:, None] - at) * 3).abs().float()
+
+    x = torch.randn(2, 10, 8)
+    found = of(biased, x, dynamic=({1: TOKENS},))
+    assert found.left == {} and len(found.regions) == 1
+    torch.testing.assert_close(found.model(x), biased(x))
+
+
+def test_positions_that_make_a_table_are_still_those_of_masks() -> None:
+    """Of what no argument says the size, PyTorch makes the first numbers alone."""
+
+    def causal(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        at = torch.arange(x.shape[1])
+        angles = torch.cos(at.float()[:, None] * w.sort().values)
+        return angles, (x @ x.mT).masked_fill(at[:, None] < at, -torch.inf).softmax(-1)
+
+    x, w = torch.randn(2, 10, 8), torch.randn(4)
+    found = of(causal, x, w, dynamic=({1: TOKENS}, None))
+    assert {n.split()[0] for n in found.left} == {
+        "aten.sort",
+        "aten.arange",
+    }  # the table's, of which PyTorch makes floats
+    assert [r.graph.text().count("index(") for r in found.regions if "softmax" in r.graph.text()] == [2]
+    for y, expected in zip(found.model(x, w), causal(x, w), strict=True):
+        torch.testing.assert_close(y, expected)
+
+
 def test_gaps_that_differ_by_call_are_not_read() -> None:
     """The last of all tokens, of what PyTorch makes: its rows lie as far apart as there are tokens."""
 

@@ -385,7 +385,7 @@ def region_of(
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
         placed, sized, axes, example = (
-            at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {}, {})
+            at_any_size(part, read, own) if own else (placed_part(part, {}, arguments), (), {}, {})
         )
         graph = placed.traced.graph
         program = graph.program()

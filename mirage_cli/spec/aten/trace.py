@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
 from mirage_cli.errors import GraphError
@@ -48,13 +49,13 @@ def trace(
     outputs: Sequence[Any],
     name: str,
     scale_of: Callable[[Any], float | None] = lambda _: None,
-    named: Container[int] = (),
+    named: Mapping[int, int] = MappingProxyType({}),
     arguments: Sequence[Any] | None = None,
 ) -> Traced:
     """These nodes of a graph, in order. What they take besides is an input of the program.
 
-    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
-    their order, where they have one. Raises Unsupported.
+    outputs: nodes. scale_of: the standard deviation of an input's data. named: the largest of each size that differs by
+    call. arguments: the inputs in their order, where they have one. Raises Unsupported.
     """
     t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
     known: dict[Any, Any] = {}
@@ -147,7 +148,19 @@ def traced(
     every = {**inputs, **{a.name: inputs[first.name] for a, first in t.again.items()}}
     read = tuple((label, x) for label, x in every.items() if label in used)
     arrays = tuple(a for a, _ in made.values())
+    told = {axis for a in t.arrays if a.name in used for axis in a.own}
+    for n, a in zip(outputs, arrays, strict=True):
+        if any(axis.size in t.named and axis not in told for axis in a.own):
+            t.maker = first_counted(n, {*known} - {*inputs.values()})
+            raise Unsupported(f"no input says a size of {n}, which differs by call")
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays, frozenset(t.computed_again))
+
+
+def first_counted(node: Any, known: Container[Any]) -> Any:
+    """The first floating-point numbers that a result is made of, along positions alone; the result, if it is none.
+    known: the nodes of the program, without its inputs."""
+    of = next((x for x in node.all_input_nodes if x in known and is_floating(x)), None)
+    return node if of is None else first_counted(of, known)
 
 
 def makes_floats(node: Any) -> bool:
