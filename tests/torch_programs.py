@@ -327,6 +327,18 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a_mask_beside_numbers": (lambda x: (x * 2, x > 0, x.argmax(-1)), (R(4, 7),)),
     **BLOCKS,
     **MODELS,
+    "memory_by_strides": (
+        lambda x: (
+            torch.as_strided(x * 2, (2, 2, 3, 4), (8, 4, 4, 1), 4),  # windows that overlap
+            torch.as_strided(x.T + 1, (3, 2), (1, 10), 2),
+            torch.as_strided(x - 1, (5, 2, 3), (5, 0, 1), 1),  # rows that begin anywhere
+        ),
+        (R(4, 8),),
+    ),
+    "copied_to_memory_of_its_own": (
+        lambda x: torch.ops.aten.copy(torch.ops.aten.new_empty_strided(x, (4, 7), (1, 4)), x.exp()) * 2,
+        (R(4, 7),),
+    ),
     "attention_of_one": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), heads(2, 3, 1, 8)),
 }
 """By name: what is traced, and its inputs."""

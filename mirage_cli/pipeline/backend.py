@@ -29,6 +29,7 @@ from mirage_cli.pipeline.models.beside import Arguments, region_beside
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
+from mirage_cli.pipeline.models.layout import strides_of_results, with_strides
 from mirage_cli.pipeline.models.model import Gain, Replaced, any_inside, faster, gain_of, slow_sizes
 from mirage_cli.pipeline.models.named import by_operators, unchecked
 from mirage_cli.pipeline.models.outlining import inlined, replace_call
@@ -45,18 +46,22 @@ DEPENDENT = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
 
 
 def mirage(
-    model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    model: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str = "default",
 ) -> Any:
-    """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
-    ValueError for others, TargetError, OptionError."""
-    given = dict(options or {})
+    """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. mode: of
+    Inductor, for what is in no region. Raises ValueError for others, TargetError, OptionError."""
+    given, of_inductor = dict(options or {}), options_of_mode(mode)
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
     settings = Settings(budget=given.pop("tune", None) or 0.0, **given)
     settings.gpu()
     numbers_of_first_call(model)
     kept_whole(model, example_inputs)
-    compiler = partial(compiled, settings=settings)
+    compiler = partial(compiled, settings=settings, options=of_inductor)
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     compiler_of_graphs = aot_autograd(
         fw_compiler=compiler,
@@ -87,11 +92,25 @@ def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
     model.recompile()
 
 
-def compiled(model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
-    """One graph of AOTAutograd, as a function of a list of its inputs."""
+def options_of_mode(mode: str) -> dict[str, Any]:
+    """Inductor's options for what a mode of `torch.compile` names. Raises ValueError for those that capture a CUDA
+    graph: Inductor would copy all parameters into it at each call, since it is given a graph without a module."""
+    from torch._inductor import list_mode_options
+
+    modes = {name: some for name, some in list_mode_options().items() if "triton.cudagraphs" not in some}
+    if mode not in modes:
+        there_are = f"backend mirage has no mode {mode}; there are {', '.join(modes)}"
+        raise ValueError(f"{there_are}. A compiled model can be captured by `torch.cuda.graph`")
+    return modes[mode]
+
+
+def compiled(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """One graph of AOTAutograd, as a function of a list of its inputs. options: of Inductor."""
     with_kernels(model, settings)
     by_pytorch(model)
-    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
+    return make_boxed_func(by_inductor(model, example_inputs, options) if on_gpu(example_inputs) else model.forward)
 
 
 def on_gpu(inputs: Sequence[Any]) -> bool:
@@ -233,32 +252,6 @@ def without_gaps(graph: torch.fx.Graph) -> None:
             n.replace_all_uses_with(copied, lambda user, copied=copied: user is not copied)
             copied.meta["val"] = n.meta["val"].contiguous()
             anew.add(copied)
-
-
-def strides_of_results(graph: torch.fx.Graph) -> list[list[Any]]:
-    """How the graph's results lie in memory, if they are tensors."""
-    (output,) = graph.find_nodes(op="output")
-    values = [x.meta.get("val") if isinstance(x, torch.fx.Node) else None for x in output.args[0]]
-    return [[*x.stride()] if isinstance(x, torch.Tensor) else [] for x in values]
-
-
-def with_strides(graph: torch.fx.Graph, strides: Sequence[list[Any]]) -> None:
-    """Copies results that lie otherwise than PyTorch's, since kernels leave no gaps: the backward graph is made for
-    what the forward graph's said. Where sizes differ by call, they stay as they are."""
-    (output,) = graph.find_nodes(op="output")
-    made: list[Any] = []
-    for x, wanted, now in zip(output.args[0], strides, strides_of_results(graph), strict=True):
-        made.append(x)
-        sizes = [*x.meta["val"].shape] if now else []
-        if not all(isinstance(n, int) for n in (*sizes, *now, *wanted)):
-            continue
-        if all(n == 1 or i == j for n, i, j in zip(sizes, now, wanted, strict=True)):
-            continue
-        with graph.inserting_before(output):
-            place = graph.call_function(aten.new_empty_strided.default, (x, sizes, wanted))
-            made[-1] = graph.call_function(aten.copy.default, (place, x))
-        made[-1].meta["val"] = x.meta["val"].new_empty_strided(sizes, wanted)
-    output.args = (type(output.args[0])(made),)
 
 
 def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:

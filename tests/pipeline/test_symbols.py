@@ -25,10 +25,21 @@ from mirage_cli.pipeline.callers import Kernel, faster_than_eager, slow
 from mirage_cli.pipeline.models import region as region_module
 from mirage_cli.pipeline.models.agreement import NotRunError, Sample, agrees
 from mirage_cli.pipeline.models.anysize import in_range
+from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import Replaced, as_module, gain_of
 from mirage_cli.pipeline.models.regions import Cut, attribute, cut, exported
-from mirage_cli.pipeline.models.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+from mirage_cli.pipeline.models.symbols import (
+    Symbol,
+    Times,
+    found_in,
+    is_size,
+    length_of,
+    sizes_first,
+    two_each,
+    valued,
+)
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.spec.aten.memory import strides_of
 from mirage_cli.spec.reader import parse_spec
 from tests import forked
 
@@ -599,6 +610,67 @@ def test_sizes_that_depend_on_numbers_are_counted_at_the_largest() -> None:
     }
     (relu,) = [r for r in found.shares if r.operator == "aten.relu"]
     assert relu.moved_bytes[0] == 2 * 4 * 8 * 8, "x has 8 rows to pick from"
+
+
+def test_differences_of_positions_fit_at_all_sizes_of_kernels() -> None:
+    def biased(x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(x.shape[1])
+        return x @ x.mT - ((at[:, None] - at) * 3).abs().float()
+
+    x = torch.randn(2, 10, 8)
+    found = of(biased, x, dynamic=({1: TOKENS},))
+    assert found.left == {} and len(found.regions) == 1
+    torch.testing.assert_close(found.model(x), biased(x))
+
+
+def test_positions_that_make_a_table_are_still_those_of_masks() -> None:
+    """Of what no argument says the size, PyTorch makes the first numbers alone."""
+
+    def causal(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        at = torch.arange(x.shape[1])
+        angles = torch.cos(at.float()[:, None] * w.sort().values)
+        return angles, (x @ x.mT).masked_fill(at[:, None] < at, -torch.inf).softmax(-1)
+
+    x, w = torch.randn(2, 10, 8), torch.randn(4)
+    found = of(causal, x, w, dynamic=({1: TOKENS}, None))
+    assert {n.split()[0] for n in found.left} == {
+        "aten.sort",
+        "aten.arange",
+    }  # the table's, of which PyTorch makes floats
+    assert [r.graph.text().count("index(") for r in found.regions if "softmax" in r.graph.text()] == [2]
+    for y, expected in zip(found.model(x, w), causal(x, w), strict=True):
+        torch.testing.assert_close(y, expected)
+
+
+def test_gaps_that_differ_by_call_are_not_read() -> None:
+    """The last of all tokens, of what PyTorch makes: its rows lie as far apart as there are tokens."""
+
+    def last(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.sort(1).values[:, -1] @ w)
+
+    w = torch.randn(8, 16)
+    found = cut(exported(as_module(last), (torch.randn(2, 5, 8), w), (({1: TOKENS}, None),)))
+    assert [*found.left] == ["aten.sort (sort)"] and len(found.regions) == 1
+    for n in (2, 9):
+        x = torch.randn(2, n, 8)
+        torch.testing.assert_close(found.model(x, w), last(x, w))
+
+
+def test_an_argument_is_copied_where_its_gaps_differ_by_call() -> None:
+    tokens = torch.randn(2, 5, 8)
+    model = exported(as_module(lambda x: x[:, -1].exp()), (tokens,), (({1: TOKENS},),))
+    (select,) = [
+        n for n in calls(model.graph) if n.meta["val"].shape == (2, 8) and n.all_input_nodes[0].op == "placeholder"
+    ]
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta = dict(select.meta)
+    assert isinstance(x.meta["val"].stride(0), torch.SymInt)
+    assert strides_of(x) is None
+    (name,) = found_in(model.graph.nodes)
+    with valued([x], {name: 5}):
+        assert x.meta["val"].stride() == (40, 1)
+        assert strides_of(x) is None
 
 
 def test_a_size_that_the_graphs_checks_settle_is_a_number() -> None:

@@ -197,6 +197,40 @@ def test_what_an_unknown_operator_makes_of_numbers_alone_is_held() -> None:
     assert "aten.rand" in str(drawn.left)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [lambda y: y[:, ::2], lambda y: y.T[1:], lambda y: y.split(4, 1)[1], lambda y: y[1].expand(3, 8)],
+)
+def test_memory_is_read_by_strides_where_a_view_lies(view: Any) -> None:
+    """Not where a kernel would store the elements of the view, without gaps."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(view(x * 2), (2, 3), (9, 2)) + 1
+
+    x = torch.randn(4, 8)
+    found = cut(exported(as_module(function), (x,)))
+    assert found.left == {} and len(found.regions) == 1
+    torch.testing.assert_close(found.model(x), function(x))
+
+
+def test_memory_that_pytorch_reads_by_strides_is_that_of_the_whole() -> None:
+    """A result of a region may lie elsewhere than the tensor that a view of it had gaps in."""
+    x = torch.randn(4, 8)
+    found = cut(exported(as_module(lambda x: torch.as_strided((x * 2)[:, 1::2], (2, 3), (9, 2), 40) + 1), (x[:, :7],)))
+    (strided,) = [n for n in calls(found.model.graph) if n.target == torch.ops.aten.as_strided.default]
+    assert "beyond" in str(found.left)
+    assert strided.args[0].op == "call_module" and strided.args[3] == 40
+
+
+@pytest.mark.parametrize(
+    "read", [lambda x: torch.as_strided(x, (2, 3), (9, 2), 1), lambda x: torch.as_strided(x[1], (2, 3), (3, 1))]
+)
+def test_memory_of_an_argument_is_read_by_pytorch(read: Any) -> None:
+    """It may lie otherwise in another call."""
+    found = cut(exported(as_module(lambda x: read(x) * 2), (torch.randn(4, 8),)))
+    assert "may lie otherwise" in str(found.left)
+
+
 def test_counts_that_read_others_twice_are_copied_once_for_each_reader() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(5)
@@ -703,6 +737,25 @@ def test_a_backend_refuses_options_that_it_lacks() -> None:
     compiled = torch.compile(Attention().eval(), backend="mirage", options={"tunes": 3})
     with pytest.raises(Exception, match="backend mirage has no option tunes"):
         compiled(torch.randn(1, 4, 32))
+
+
+def test_a_mode_is_inductors_for_what_is_in_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that capture a CUDA graph are refused, by name."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(backend, "on_gpu", lambda _: True)
+    monkeypatch.setattr(backend, "by_inductor", lambda model, _, options: given.append(options) or model.forward)
+    x = torch.randn(4, 6)
+    torch._dynamo.reset()
+    torch.compile(torch.sin, backend="mirage")(x)
+    torch._dynamo.reset()
+    torch.compile(torch.sin, backend="mirage", mode="max-autotune-no-cudagraphs")(x)
+    assert given == [{}, {"max_autotune": True, "coordinate_descent_tuning": True}]
+    for mode in ("reduce-overhead", "fast"):
+        torch._dynamo.reset()
+        with pytest.raises(
+            Exception, match=f"backend mirage has no mode {mode}; there are default, .*torch.cuda.graph"
+        ):
+            torch.compile(torch.sin, backend="mirage", mode=mode)(x)
 
 
 # -- Mirage's tutorials, as far as they need no search

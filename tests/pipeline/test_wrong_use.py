@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 import mirage_cli
 from mirage_cli.errors import MirageError, NoKernelError, TraceError
@@ -200,6 +200,30 @@ def test_arguments_of_tensors_are_not_taken_apart(optimize: Optimize) -> None:
         assert type(made) is type(wanted)
         torch.testing.assert_close(made, wanted)
         torch.testing.assert_close(copy.deepcopy(fast)(X), wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).reshape(-1)[::3],
+        lambda x: (x.exp()[:, ::2], (x + 1).T),
+        lambda x: {"mean": x.mean(0).expand(5, 12) + 1},
+    ],
+)
+def test_results_have_the_gaps_that_pytorchs_have(optimize: Optimize, function: Callable[..., Any]) -> None:
+    """Each element in its own place, and slices of what has none between them with gaps. They have derivatives."""
+    model, x = optimize(function, X), X.clone().requires_grad_()
+    made = tree_leaves(model(X))
+    assert StandIn.calls == 1
+    for y, expected in zip(made, tree_leaves(function(X)), strict=True):
+        torch.testing.assert_close(y, expected)
+        assert y.stride() == expected.stride()
+        y.mul_(2)
+    with torch.enable_grad():
+        found, wanted = (
+            torch.autograd.grad(sum(y.square().sum() for y in tree_leaves(f(x))), x) for f in (model, function)
+        )
+    torch.testing.assert_close(found, wanted)
 
 
 def test_arguments_of_another_structure_are_refused(optimize: Optimize) -> None:

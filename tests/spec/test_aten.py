@@ -18,8 +18,9 @@ from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.region import Given
 from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.spec.arrays import Trace, Unsupported
+from mirage_cli.spec.aten.memory import memory_order
 from mirage_cli.spec.aten.table import ATEN
-from mirage_cli.spec.aten.trace import Traced, memory_order, trace
+from mirage_cli.spec.aten.trace import Traced, trace
 from mirage_cli.spec.positional import einsum, elementwise, reshaped
 from mirage_cli.spec.written import stored
 from mirage_cli.verify.float64 import reference64

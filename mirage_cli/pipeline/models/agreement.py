@@ -246,7 +246,7 @@ def examples(
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal") -> torch.Tensor:
-    """Random numbers in the memory order of a tensor."""
+    """Random numbers in the memory order of a tensor, if that is the same in every call."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
     draw = torch.rand if "fractions" in data else torch.randn
@@ -263,7 +263,7 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
             x = ((0.0625 + 0.875 * x) / 64).to(like.dtype)
         case "small":
             x = (x / 64).to(like.dtype)
-    if 0 in like.stride():
+    if not all(isinstance(n, int) and n for n in like.stride()):
         return x
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
 

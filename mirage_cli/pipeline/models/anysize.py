@@ -9,7 +9,7 @@ the program of all sizes. Axes that are one are joined, so that kernels are tile
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
@@ -22,7 +22,6 @@ from mirage_cli.pipeline.models.counts import refuse_inexact, sizes_for_numbers
 from mirage_cli.pipeline.models.partition import Part, outputs_of
 from mirage_cli.pipeline.models.region import Shape, Sized
 from mirage_cli.pipeline.models.symbols import (
-    SYMBOLIC,
     Length,
     Lengths,
     Symbol,
@@ -40,7 +39,9 @@ from mirage_cli.pipeline.models.symbols import (
     worked_out,
 )
 from mirage_cli.spec.arrays import Array, Unsupported
-from mirage_cli.spec.aten.trace import Traced, inverse, memory_order, order_of_result, row_of, trace
+from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result
+from mirage_cli.spec.aten.row import SYMBOLIC
+from mirage_cli.spec.aten.trace import Traced, row_of, trace
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET
 
@@ -67,8 +68,8 @@ class Placed:
     shapes: tuple[Shape, ...]
 
 
-def placed_part(part: Part, named: Container[int] = (), arguments: Sequence[Any] | None = None) -> Placed:
-    """named: sizes that differ by call. Raises Unsupported."""
+def placed_part(part: Part, named: Mapping[int, int], arguments: Sequence[Any] | None = None) -> Placed:
+    """named: the largest of each size that differs by call. Raises Unsupported."""
     traced = trace(part, outputs_of(part), "part", lambda n: n.meta.get("scale"), named, arguments)
     pairs = zip(traced.arrays, traced.outputs, strict=True)
     shapes = tuple(result_shape(a, n.meta["val"]) for a, (_, n) in pairs)
@@ -89,11 +90,12 @@ def at_any_size(
     elements: list[list[int]] = []
     at_two: list[dict[str, int]] = []
     made = worked_out(read, symbols)
+    every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
     for i in range(2):
         sizes = {s: pair[i] for s, pair in primes.items()}
         at_two.append({name: with_sizes(n, sizes) for name, n in made.items()} | sizes)
         with valued([*part, *read], sizes):
-            some.append(placed_part(part, at_two[i].values()))
+            some.append(placed_part(part, {n: every[name].most for name, n in at_two[i].items()}))
             elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
     pairs = {name: (n, at_two[1][name]) for name, n in at_two[0].items()}
     one, other = some
@@ -106,7 +108,6 @@ def at_any_size(
     sizes_for_numbers(graph, same, axes, pairs)
     if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
-    every = {name: symbol_of(n, symbols) for name, n in made.items()} | {**symbols}
     lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
     ranges = in_range(every, [*lengths])
     graph.dims = {**dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any  # compiled functions
 
@@ -22,14 +22,16 @@ from mirage_cli.pipeline.models.region import Region
 from mirage_cli.pipeline.models.symbols import placeholders
 
 
-def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def by_inductor(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
-    change in place is made functional and put back."""
+    change in place is made functional and put back. options: of Inductor, for this graph."""
     from torch._inductor.compile_fx import compile_fx
 
     by_pytorch(model)
     with tracing(None), torch.no_grad():
-        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
+        return compile_fx(model, list(example_inputs), config_patches=dict(options or {}))  # type: ignore[return-value]
 
 
 BESIDE_S = 10.0

@@ -30,6 +30,7 @@ from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import Inductors
 from mirage_cli.pipeline.models.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.layout import laid_out
 from mirage_cli.pipeline.models.outlining import inlined
 from mirage_cli.pipeline.models.pieces import in_pieces
 from mirage_cli.pipeline.models.region import Apart, Kept, Region
@@ -188,6 +189,8 @@ def optimize(
                 if gain.kernel is not None:
                     used[gain.region.module] = gain.kernel
                     setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+            laid_out(model.graph, some, used)
+            model.recompile()
             left = between(model) if used else []
             if figures is not None:
                 if used:

@@ -20,8 +20,9 @@ from torch._guards import detect_fake_mode
 
 from mirage_cli.pipeline.models.inplace import calls, changed
 from mirage_cli.pipeline.models.symbols import shape_of
+from mirage_cli.spec.aten.memory import inverse, order_of_result
 from mirage_cli.spec.aten.row import APART, overloadless
-from mirage_cli.spec.aten.trace import inverse, order_of_result, row_of
+from mirage_cli.spec.aten.trace import row_of
 
 aten = torch.ops.aten
 REAL = {torch.complex64: torch.float32, torch.complex32: torch.float16}

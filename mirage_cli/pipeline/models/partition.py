@@ -14,9 +14,10 @@ import torch
 
 from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed, in_order
 from mirage_cli.pipeline.models.passes import floating, rematerialisable
-from mirage_cli.pipeline.models.symbols import SYMBOLIC, is_size
-from mirage_cli.spec.aten.row import APART, overloadless
-from mirage_cli.spec.aten.trace import row_of, strides_of, supported
+from mirage_cli.pipeline.models.symbols import is_size
+from mirage_cli.spec.aten.memory import strides_of
+from mirage_cli.spec.aten.row import APART, SYMBOLIC, overloadless
+from mirage_cli.spec.aten.trace import row_of, supported
 
 MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 20, 60
 """Of one region, with products and without: more than that, and the search takes minutes."""

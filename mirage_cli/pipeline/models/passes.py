@@ -1,4 +1,5 @@
-"""Passes over a PyTorch graph before it is cut: rematerialisation, dead code, fills, empty tensors, aliased results."""
+"""Passes over a PyTorch graph before it is cut: rematerialisation, dead code, fills, empty tensors, memory that is read
+by strides, aliased results."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed
 from mirage_cli.pipeline.models.symbols import is_size, is_symbol, shape_of
 from mirage_cli.spec.aten.creation import filled_with
-from mirage_cli.spec.aten.trace import inverse, memory_order, order_of_result, row_of, supported
+from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import row_of, supported
 
 aten = torch.ops.aten
 
@@ -87,6 +90,31 @@ def zeros_in_memory(graph: torch.fx.Graph) -> None:
             continue
         if all(isinstance(size, int) for size in shape_of(n)):
             filled(graph, n, 0.0, order_of_result(value))
+
+
+def strided_in_memory(graph: torch.fx.Graph) -> None:
+    """What reads memory by strides reads the tensor whose memory it is, not a view of it: a kernel's result has the
+    elements of a view, and no gaps between them.
+
+    as_strided(slice(x, 1, 0, None, 2), [2, 3], [8, 2])    -->    as_strided(x, [2, 3], [8, 2], 0)
+    """
+    for n in calls(graph):
+        if overloadless(n.target) != "aten.as_strided":
+            continue
+        view, size, stride, offset = (*n.args, None)[:4]
+        whole = viewed(view)
+        if offset is None and whole.op not in GIVEN:
+            offset = view.meta["val"].storage_offset()
+        if offset is not None:
+            n.args = whole, size, stride, offset
+
+
+def viewed(node: Any) -> Any:
+    """The node whose memory a view lies in, views of views and one of several views among them."""
+    maker = node.args[0] if overloadless(node.target) == "getitem" else node
+    read = [] if changed(maker) else maker.all_input_nodes
+    of = next((x for x in read if memory_of(x) == memory_of(node)), None)
+    return node if of is None else viewed(of)
 
 
 def filled(graph: torch.fx.Graph, node: Any, number: float, order: tuple[int, ...]) -> None:

@@ -34,6 +34,7 @@ from mirage_cli.pipeline.models.passes import (
     aliased_results,
     fills_of_own_shape,
     rematerialised,
+    strided_in_memory,
     without_dead_code,
     without_empty,
     zeros_in_memory,
@@ -264,6 +265,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     without_empty(model.graph)
     without_dead_code(model.graph)
     fills_of_own_shape(model.graph)
+    strided_in_memory(model.graph)
     rematerialised(model.graph)
     refused, stored = aliased_results(model.graph), set[Any]()
     symbols = symbols_of(model)
@@ -383,7 +385,7 @@ def region_of(
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
         placed, sized, axes, example = (
-            at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {}, {})
+            at_any_size(part, read, own) if own else (placed_part(part, {}, arguments), (), {}, {})
         )
         graph = placed.traced.graph
         program = graph.program()

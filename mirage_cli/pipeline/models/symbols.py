@@ -17,10 +17,8 @@ import sympy
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from mirage_cli.spec.aten.row import APART
+from mirage_cli.spec.aten.row import APART, SYMBOLIC
 
-SYMBOLIC = "symbolic"
-"""Where a node keeps its value while numbers stand in its place."""
 RANGES = "ranges"
 """Where a model keeps what `torch.export` was told of its sizes."""
 MOST = 1 << 16
@@ -220,9 +218,7 @@ def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     before = [dict(n.meta) for n in nodes]
     for n in nodes:
         value = n.meta.get(SYMBOLIC, n.meta.get("val"))
-        if isinstance(value, torch.SymFloat) or any(
-            True for _ in sizes_of([n])
-        ):  # also one that the graph's checks settle, which has no symbol left
+        if differs_by_call(value):
             n.meta[SYMBOLIC] = value
             n.meta["val"] = with_sizes(value, sizes)
     try:
@@ -230,6 +226,15 @@ def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     finally:
         for n, meta in zip(nodes, before, strict=True):
             n.meta = meta
+
+
+def differs_by_call(value: Any) -> bool:
+    """Whether a value has sizes or strides that differ by call, also where the graph's checks settle them, so that no
+    symbol is left."""
+    if isinstance(value, list | tuple):
+        return any(map(differs_by_call, value))
+    some = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else [value]
+    return any(isinstance(x, torch.SymInt | torch.SymFloat) for x in some)
 
 
 def with_symbols(model: torch.fx.GraphModule) -> None:

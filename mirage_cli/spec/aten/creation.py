@@ -47,7 +47,7 @@ def holds(dtype: Any, given: Any) -> bool:
 
 FILLED = ("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
           "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.empty", "aten.empty_like",
-          "aten.new_empty")  # fmt: skip
+          "aten.new_empty", "aten.new_empty_strided")  # fmt: skip
 
 
 def filled_with(node: Any) -> float | None:

@@ -44,10 +44,12 @@ def raised(node: Any, operands: list[int]) -> int:
     return min(operands[0] ** min(power, 64), UNKNOWN) if isinstance(power, int) and power > 0 else UNKNOWN
 
 
-def counted(node: Any, _operands: list[int]) -> int:
-    """Numbers from a start on: the first or the last."""
-    size = node.meta["val"].numel()
+def counted(node: Any, size: int) -> int:
+    """So many numbers from a start on: the first or the last. Where the start is worked out of a size, as far as sizes
+    go."""
     start, step = (node.args[0], node.args[2] if len(node.args) > 2 else 1) if len(node.args) > 1 else (0, 1)
+    if not isinstance(start, int) or not isinstance(step, int):
+        return GIVEN
     return max(abs(start), abs(start + (size - 1) * step))
 
 
@@ -88,7 +90,6 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     "aten.linalg_cross": lambda _, operands: 2 * math.prod(operands),
     "aten.square": lambda _, operands: operands[0] ** 2,
     "aten.pow": raised,
-    "aten.arange": counted,
     "aten.remainder": second,
     **dict.fromkeys(("aten.__rshift__", "aten.bitwise_right_shift"), shifted),
     **dict.fromkeys(("aten.__lshift__", "aten.bitwise_left_shift"), shifted_up),
@@ -148,9 +149,9 @@ def refuse_result(node: Any, given: Container[Any]) -> None:
 
 class Magnitudes:
     """What is known of the nodes of one graph. moves: whether a call copies elements and computes nothing: the numbers
-    that it is given are positions. named: sizes that differ by call."""
+    that it is given are positions. named: the largest of each size that differs by call."""
 
-    def __init__(self, moves: Callable[[Any], bool], named: Container[int] = ()) -> None:
+    def __init__(self, moves: Callable[[Any], bool], named: Mapping[int, int]) -> None:
         self.moves, self.named = moves, named
         self.known: dict[Any, int] = {}
 
@@ -203,13 +204,15 @@ class Magnitudes:
             return max(map(self.of, node.all_input_nodes), default=0)
         if not is_whole(node):
             return int(is_mask(node))
+        name = overloadless(node.target)
+        if name == "aten.arange":
+            return counted(node, self.named.get(value.numel(), value.numel()))
         read = [x for x in node.all_input_nodes if is_whole(x) or is_mask(x) or self.is_several(x)]
         if node.op != "call_function" or (node.all_input_nodes and not read):
             far = reach(node.args[0]) if overloadless(node.target) in CONVERSIONS else GIVEN
             return math.ceil(min(TYPES.get(dtype_name(value.dtype), GIVEN), GIVEN, far))
         if not read and any(n in self.named for n in value.shape):
             return GIVEN
-        name = overloadless(node.target)
         if name in GROWTH:
             return GROWTH[name](node, [self.operand(x) for x in node.args[:2]])
         return max([*map(self.of, read), *self.numbers(node)], default=0)

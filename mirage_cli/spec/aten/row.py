@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any  # what a handler takes and makes is as its operator's schema says
 
 Handler = Callable[..., Any]
+SYMBOLIC = "symbolic"
+"""Where a node keeps its value while numbers stand in the place of sizes that differ by call."""
 APART = "apart"
 """What a node has that is to be in no program."""
 

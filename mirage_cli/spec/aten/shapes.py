@@ -9,6 +9,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Axis, Dim, Unsupported
+from mirage_cli.spec.aten.memory import order_of_result
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Rows
 
@@ -304,6 +305,45 @@ def _reflection_pad(x: Array, pads: Sequence[int]) -> Array:
 @aten("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
 def _replication_pad(x: Array, pads: Sequence[int]) -> Array:
     return padded_with_itself(x, pads, EDGES["replicate"])
+
+
+@aten("aten.as_strided", with_node=True)
+def _as_strided(
+    _: Any, node: Any, x: Array, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Array:
+    """Of a result without gaps, each step is a number of places along one of its axes, the outermost that it may be.
+    Where the places of an axis do not suffice, it is one with the axis outside of it."""
+    read = node.args[0]
+    order = order_of_result(read.meta["val"])
+    if offset is None or read.op in ("placeholder", "get_attr"):
+        raise Unsupported("as_strided of a tensor that may lie otherwise in another call")
+    if not read.meta["val"].permute(order).is_contiguous():
+        raise Unsupported("as_strided of a tensor that has gaps")
+    dims: list[Dim] = [(Axis(n),) if n > 1 and step else () for n, step in zip(size, stride, strict=True)]
+    steps = [(dim, step) for dim, step in zip(dims, stride, strict=True) if dim]
+    shape = [x.shape[d] for d in order]
+    while True:
+        parts = strided(shape, steps, offset)
+        left = next((i for i, (n, part) in enumerate(zip(shape, parts, strict=True)) if p.leaves_axis(n, part)), None)
+        if left is None:
+            return p.expanded(p.read(p.reshaped(p.permuted(x, order), shape), parts, dims), size)
+        if left == 0:
+            raise Unsupported("as_strided beyond a tensor's end")
+        shape[left - 1 : left + 1] = [shape[left - 1] * shape[left]]
+
+
+def strided(shape: Sequence[int], steps: Sequence[tuple[Dim, int]], offset: int) -> list[p.Part]:
+    """The index along each axis of memory in this shape, of steps through it; it may leave the axis."""
+    terms: list[list[tuple[Dim, int]]] = [[] for _ in shape]
+    places, rest = [math.prod(shape[i + 1 :]) for i in range(len(shape))], offset
+    for dim, step in steps:
+        at = next(i for i, n in enumerate(places) if step % n == 0)
+        terms[at].append((dim, step // places[at]))
+    parts: list[p.Part] = []
+    for some, n in zip(terms, places, strict=True):
+        parts.append((some, rest // n))
+        rest %= n
+    return parts
 
 
 @aten("aten.slice_scatter")

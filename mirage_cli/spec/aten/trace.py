@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
 from mirage_cli.errors import GraphError
@@ -18,13 +19,13 @@ from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result, strides_of
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.keys import FLOATS, TENSOR_TYPES
-from mirage_cli.spec.strides import overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ def trace(
     outputs: Sequence[Any],
     name: str,
     scale_of: Callable[[Any], float | None] = lambda _: None,
-    named: Container[int] = (),
+    named: Mapping[int, int] = MappingProxyType({}),
     arguments: Sequence[Any] | None = None,
 ) -> Traced:
     """These nodes of a graph, in order. What they take besides is an input of the program.
 
-    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
-    their order, where they have one. Raises Unsupported.
+    outputs: nodes. scale_of: the standard deviation of an input's data. named: the largest of each size that differs by
+    call. arguments: the inputs in their order, where they have one. Raises Unsupported.
     """
     t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
     known: dict[Any, Any] = {}
@@ -147,7 +148,19 @@ def traced(
     every = {**inputs, **{a.name: inputs[first.name] for a, first in t.again.items()}}
     read = tuple((label, x) for label, x in every.items() if label in used)
     arrays = tuple(a for a, _ in made.values())
+    told = {axis for a in t.arrays if a.name in used for axis in a.own}
+    for n, a in zip(outputs, arrays, strict=True):
+        if any(axis.size in t.named and axis not in told for axis in a.own):
+            t.maker = first_counted(n, {*known} - {*inputs.values()})
+            raise Unsupported(f"no input says a size of {n}, which differs by call")
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays, frozenset(t.computed_again))
+
+
+def first_counted(node: Any, known: Container[Any]) -> Any:
+    """The first floating-point numbers that a result is made of, along positions alone; the result, if it is none.
+    known: the nodes of the program, without its inputs."""
+    of = next((x for x in node.all_input_nodes if x in known and is_floating(x)), None)
+    return node if of is None else first_counted(of, known)
 
 
 def makes_floats(node: Any) -> bool:
@@ -269,35 +282,3 @@ def kept_statistics(node: Any) -> Sequence[Any]:
         return []
     _, _, _, mean, var, training, *_ = node.args
     return [mean, var] if training and mean is not None else []
-
-
-def memory_order(tensor: Any) -> tuple[int, ...]:
-    """The positions of an input as they lie in memory, the outermost first; in order, where there are gaps in it, and
-    of whole numbers, which are looked up as they are declared."""
-    return order_of_result(tensor) if tensor.dtype.is_floating_point else (*range(tensor.dim()),)
-
-
-def order_of_result(tensor: Any) -> tuple[int, ...]:
-    """The positions of a result as they lie in memory, the outermost first; in order, where there are gaps in it."""
-    order = (*range(tensor.dim()),)
-    if tensor.is_contiguous():
-        return order
-    laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
-    return laid if tensor.permute(laid).is_contiguous() else order
-
-
-def strides_of(node: Any) -> tuple[int, ...] | None:
-    """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
-    kernels make their results, or is made so: where several elements are in one place."""
-    tensor = node.meta["val"]
-    if node.op not in ("placeholder", "get_attr") or tensor.is_contiguous():
-        return None
-    if tensor.permute(memory_order(tensor)).is_contiguous():
-        return None
-    names = [str(i) for i in range(tensor.dim())]
-    apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
-    return tensor.stride() if apart else None
-
-
-def inverse(order: Sequence[int]) -> list[int]:
-    return sorted(range(len(order)), key=order.__getitem__)
