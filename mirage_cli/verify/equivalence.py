@@ -109,7 +109,8 @@ def takes_long(program: Program, graph: MuGraph, seed: int) -> bool:
     """Whether the first test of a μGraph would take seconds."""
     if structure_problem(program, graph):
         return False
-    program, graph = map(settled, with_limits_as_axes(program, graph))
+    program, graph = with_limits_as_axes(program, graph)
+    program, graph = settled(program), settled(graph)
     sizes, _ = small_instance(program, graph, seed * 1009)
     return elements(program, sizes) > LONG
 
