@@ -36,7 +36,6 @@ from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_insta
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Residues, aligned, compared_levels, same
 from mirage_cli.verify.rings import reduced_to
 from mirage_cli.verify.semantics import Named, ScheduleFailure
-from mirage_cli.verify.settled import settled
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
@@ -109,16 +108,14 @@ def takes_long(program: Program, graph: MuGraph, seed: int) -> bool:
     """Whether the first test of a μGraph would take seconds."""
     if structure_problem(program, graph):
         return False
-    program, graph = map(settled, with_limits_as_axes(program, graph))
+    program, graph = with_limits_as_axes(program, graph)
     sizes, _ = small_instance(program, graph, seed * 1009)
     return elements(program, sizes) > LONG
 
 
 def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callable[[], bool]) -> Verdict:
     """Raises VerificationEndedError."""
-    as_given = program, graph
-    proof = cache(lambda: proved(*as_given, same_axes(*as_given)))
-    program, graph = settled(program), settled(graph)
+    proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
     passed: list[Claim] = []
     far = turns(program, graph)
     for test in range(max(tests, len(far))):
