@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,10 +251,8 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     form = separable(form) or form
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
-    for taken_apart in (blocked, partial(by_entries, masked=True), by_parts, in_pieces):
-        if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
-            result = beside(result, searched(other))
-    for other in (in_rows, short):
+    others = (f(form) for f in (blocked, partial(by_entries, masked=True), by_parts, in_pieces))
+    for other in chain([in_rows], others, [short]):
         if result.stopped == "exhausted" and other not in (form, None):
             result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):
