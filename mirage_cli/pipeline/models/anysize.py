@@ -125,8 +125,8 @@ def at_any_size(
 def another_program(part: Part) -> Unsupported:
     """Why a part is another program at other sizes: what it puts behind each other, if that is along such a size."""
     for n in part:
-        some, dim = (*n.args, 0)[:2]
-        if row_of(n).joins and any(isinstance(shape_of(x)[dim], torch.SymInt) for x in some):
+        dim = n.args[1] if len(n.args) > 1 else 0
+        if row_of(n).joins and any(isinstance(shape_of(x)[dim], torch.SymInt) for x in n.args[0]):
             error = Unsupported("a concatenation along an axis whose size differs by call")
             error.maker = n
             return error
