@@ -642,6 +642,24 @@ def test_positions_that_make_a_table_are_still_those_of_masks() -> None:
         torch.testing.assert_close(y, expected)
 
 
+def test_a_concatenation_along_a_size_that_differs_is_at_fault() -> None:
+    """One along another axis, as long as such a size may be, is in a region."""
+
+    def packed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+        first = torch.diff(at, prepend=at[:, :1] - 1) != 1
+        y = torch.cat([x, x @ w], -1)
+        return (y @ y.mT).masked_fill((at[:, :, None] < at[:, None]) | first[:, None], -torch.inf).softmax(-1)
+
+    x, w = torch.randn(2, 10, 7), torch.randn(7, 5)
+    found = of(packed, x, w, dynamic=({1: Dim("few", min=2, max=12)}, None))
+    assert [why for n, why in found.left.items() if "cat" in n] == [
+        "a concatenation along an axis whose size differs by call"
+    ]
+    assert any("softmax" in r.graph.text() for r in found.regions)
+    torch.testing.assert_close(found.model(x, w), packed(x, w))
+
+
 def test_gaps_that_differ_by_call_are_not_read() -> None:
     """The last of all tokens, of what PyTorch makes: its rows lie as far apart as there are tokens."""
 

@@ -263,7 +263,8 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
             x = ((0.0625 + 0.875 * x) / 64).to(like.dtype)
         case "small":
             x = (x / 64).to(like.dtype)
-    if not all(isinstance(n, int) and n for n in like.stride()):
+    steps = list[Any](like.stride())  # symbols among them
+    if not all(isinstance(n, int) and n for n in steps):
         return x
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
 

@@ -107,7 +107,7 @@ def at_any_size(
     same.dims = {**same.dims, **{d: dims[d] for d in axes}}
     sizes_for_numbers(graph, same, axes, pairs)
     if same.text() != graph.text() or one.orders != other.orders:
-        raise Unsupported("it is another program at other sizes")
+        raise another_program(part)
     lengths = (length_of(pair, among) for pair in zip(*elements, strict=True) for among in (pairs, primes))
     ranges = in_range(every, [*lengths])
     graph.dims = {**dims, **{d: Dynamic(*ranges[s], (ranges[s][1],)) for d, s in axes.items()}}
@@ -120,6 +120,17 @@ def at_any_size(
         raise Unsupported(f"none of its inputs says {unsaid}, which differs by call")
     sized = tuple(Sized(s, *place, *ranges[s]) for s, place in said.items() if place is not None)
     return replace(one, shapes=shapes), sized, found, in_example
+
+
+def another_program(part: Part) -> Unsupported:
+    """Why a part is another program at other sizes: what it puts behind each other, if that is along such a size."""
+    for n in part:
+        dim = n.args[1] if len(n.args) > 1 else 0
+        if row_of(n).joins and any(isinstance(shape_of(x)[dim], torch.SymInt) for x in n.args[0]):
+            error = Unsupported("a concatenation along an axis whose size differs by call")
+            error.maker = n
+            return error
+    return Unsupported("it is another program at other sizes")
 
 
 def joined(graph: Graph, axes: Mapping[str, Times], ranges: Mapping[str, tuple[int, int]]) -> dict[str, Times]:

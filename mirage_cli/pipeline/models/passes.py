@@ -101,8 +101,8 @@ def strided_in_memory(graph: torch.fx.Graph) -> None:
     for n in calls(graph):
         if overloadless(n.target) != "aten.as_strided":
             continue
-        view, size, stride, offset = (*n.args, None)[:4]
-        whole = viewed(view)
+        view, size, stride, *given = n.args
+        whole, offset = viewed(view), given[0] if given else None
         if offset is None and whole.op not in GIVEN:
             offset = view.meta["val"].storage_offset()
         if offset is not None:
