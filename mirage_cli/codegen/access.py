@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import NamedTuple, TypeVar
 
-from mirage_cli.codegen import nodes
+from mirage_cli.codegen import axisnames
 from mirage_cli.codegen.nodes import Axes, Stride, Times
 from mirage_cli.ir.access import Index, Lookup, plain, strides
 from mirage_cli.ir.footprint import apart
@@ -82,7 +82,7 @@ def merged_box(d: Descriptor, axes: Axes) -> Descriptor:
     """The descriptor with merged axes where they are one axis in memory. Rows of a product that are one axis of a box
     go to the matrix units from shared memory; rows of several axes go through registers."""
     for axis in axes:
-        first, many = d.dims.index(nodes.apart((axis,))[0]), len(nodes.apart((axis,)))
+        first, many = d.dims.index(axisnames.apart((axis,))[0]), len(axisnames.apart((axis,)))
         if many > 1:
             d = _merged(d, axis, first, first + many) or d
     return d

@@ -1,4 +1,5 @@
-"""Loads of few bytes, an iteration ahead: Triton fetches none of them while earlier iterations multiply (`ir/late.py`).
+"""Loads of few bytes that are no words, an iteration ahead: Triton fetches none of them while earlier iterations
+multiply (`ir/late.py`).
 
 for i: S = load(S[i]); ...   -->   S_next = load(S[0]); for i: S = S_next; S_next = load(S[i + 1]); ...
 """
@@ -8,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import ceil
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import nodes, plan, words
 from mirage_cli.codegen.access import multiplies
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.loops import LoopRange, chunk, positions, starts
 from mirage_cli.codegen.moves import load
 from mirage_cli.codegen.nodes import Place, Scalar, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir import late
 from mirage_cli.ir.access import dims_of, lookups_of
-from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES
 
 
 def few_bytes(k: ScheduledKernel, loop: Loop, boxes: Collection[str]) -> frozenset[str]:
@@ -30,20 +28,13 @@ def few_bytes(k: ScheduledKernel, loop: Loop, boxes: Collection[str]) -> frozens
     length = chunk(k, d) if d == k.kernel.split else k.sizes[d]
     if d not in k.dynamic and isinstance(length, int) and ceil(length / k.block[d]) < 2:
         return frozenset()
-    loads = [x for x in loop.steps if isinstance(x, Load)]
     written = {t.name for t in k.graph.outputs} | k.graph.changed
-    blocks = [_block(k, x) for x in loads]
     return frozenset(
         x.out
-        for x, few in zip(loads, late.few(blocks, 32 * k.schedule.warps), strict=True)
-        if few and x.out not in {*boxes, *k.paired, *k.worded} and x.buffer not in {*written, *k.live}
+        for x in words.few(k, loop)
+        if x.out not in {*boxes, *k.paired, *k.worded} and x.buffer not in {*written, *k.live}
         if all(d not in dims_of(a.access) for a in lookups_of(x.access))
     )
-
-
-def _block(k: ScheduledKernel, x: Load) -> late.Block:
-    axes, element = k.axes_of(x.out), DTYPE_BYTES[k.tensors[x.buffer].dtype]
-    return late.Block(frozenset(axes), element, k.elements(axes), k.elements(axes) * element)
 
 
 def taken_ahead(

@@ -16,7 +16,7 @@ from itertools import permutations
 from math import gcd, prod
 from types import MappingProxyType
 
-from mirage_cli.codegen import nodes
+from mirage_cli.codegen import axisnames, nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.exponents import merges_alone, postponed
@@ -384,7 +384,7 @@ class ScheduledKernel:
 
     def elements(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
-        return prod(self.block[d] for d in nodes.apart(tuple(axes)))
+        return prod(self.block[d] for d in axisnames.apart(tuple(axes)))
 
     def masked_dims(self, dims: Iterable[str], axes: Axes) -> Axes:
         """Of these dimensions the axes of a block that reaches past their end."""

@@ -16,14 +16,14 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-from mirage_cli.codegen import narrow, nodes, plan
+from mirage_cli.codegen import axisnames, narrow, nodes, plan, words
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.matrices import Matrices, matrices, of_warpgroups, operand_types
 from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, index, strides
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.program import DTYPE_BYTES, HALVES, Eqn, cast_of, live_eqns
+from mirage_cli.ir.program import HALVES, Eqn, cast_of, live_eqns
 from mirage_cli.ir.schedule import MIN_DOT, on_matrix_units
 from mirage_cli.ir.whole import EXACT
 
@@ -52,7 +52,8 @@ def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
 
 
 def worded_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, tuple[str, int]]:
-    """Loads of words, once for each so many numbers along an axis: those that nothing but operands in pairs subtract.
+    """Loads of words, once for each so many numbers along an axis: those that nothing but operands in pairs subtract,
+    where each thread has a word. With fewer, Triton brings what is made of them through shared memory.
 
     Each lane copies the word of its own numbers asynchronously. A block of bytes would come through registers, of few
     bytes of each thread, and be brought to the threads that subtract it by way of shared memory."""
@@ -65,35 +66,10 @@ def worded_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> M
             and all(_taken_by(k, x.out, partial(_subtracting, k, x.out)) for k in phases)
         ):
             dim, count = taken.pop()
-            if all(_in_whole_words(k, x, dim, count) for k in phases):
+            enough = phases[0].block[dim] >= count * 32 * phases[0].schedule.warps
+            if enough and all(words.in_whole_words(k, x, dim, count) for k in phases):
                 found[x.out] = dim, count
     return found
-
-
-def room_of(k: ScheduledKernel, x: Load) -> int:
-    """How many elements of a load share a word."""
-    return nodes.WORD_BITS // narrow.BYTE // DTYPE_BYTES[k.tensors[x.buffer].dtype]
-
-
-def _in_whole_words(k: ScheduledKernel, x: Load, dim: str, count: int) -> bool:
-    """Whether the positions of a load along an axis, its only one, are neighbours in memory, and its blocks and rows
-    whole words, in which so many of them share one."""
-    t, room = k.tensors[x.buffer], room_of(k, x)
-    if (
-        k.axes_of(x.out) != (dim,)
-        or room < max(count, 2)
-        or k.block[dim] % room
-        or x.buffer in k.live
-        or dim in k.repeats(x)
-    ):
-        return False
-    if {*t.dims, *x.dims} & k.dynamic or any(dim in i.dims and not i.affine for i in x.access):
-        return False
-    if any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(t.dims, x.access, strict=True)):
-        return False
-    steps, start = strides(x.access, t.steps(k.sizes))
-    others = [n for a, n in steps.items() if a != dim]
-    return steps.get(dim) == 1 and not any(n % room for n in (start, *others))
 
 
 def operand(k: ScheduledKernel, e: Eqn) -> Paired | None:
@@ -119,7 +95,7 @@ def product(k: ScheduledKernel, e: Eqn, x: Paired, other: Expr, accumulator: str
 def _in_turns(some: Sequence[Expr], dim: str) -> Expr:
     if len(some) == 1:
         return some[0]
-    even, odd = (_in_turns(x, nodes.half(dim)) for x in (some[::2], some[1::2]))
+    even, odd = (_in_turns(x, axisnames.half(dim)) for x in (some[::2], some[1::2]))
     return nodes.InTurns(even, odd, dim)
 
 
@@ -174,7 +150,7 @@ def block_axes(k: ScheduledKernel, x: Load) -> Axes:
 
 def _axes(m: Matrices, x: Paired) -> Axes:
     sides = (m.rows, m.middle) if x.left else (m.middle, m.columns)
-    return tuple(nodes.shared(d, x.sharing) if d == x.dim else d for d in nodes.merged(*sides))
+    return tuple(axisnames.shared(d, x.sharing) if d == x.dim else d for d in axisnames.merged(*sides))
 
 
 def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
@@ -184,7 +160,7 @@ def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
     whole = x.sum.bits == narrow.WHOLE and dtype == "bfloat16"
 
     def one(place: int) -> Expr:
-        of_words = any(v in k.worded for v, _ in x.sum.others)
+        of_words = any(k.worded.get(v) == (x.dim, x.sharing) for v, _ in x.sum.others)
         own = narrow.subtracted(k, x.sum, not whole, (lambda v: _at(k, v, x, place)) if of_words else None)
         own = own if of_words else _every(own, x, place)
         own = nodes.Spread(own, axes) if own.axes else own
@@ -201,11 +177,9 @@ def _each(k: ScheduledKernel, x: Paired, axes: Axes) -> list[Expr]:
 def _at(k: ScheduledKernel, value: str, x: Paired, place: int) -> Expr:
     """Of each so many numbers of a value that share 16 bits, the one at a place."""
     block = k.block_of(value)
-    if value not in k.worded:
+    if k.worded.get(value) != (x.dim, x.sharing):
         return _every(block, x, place)
-    (dim, count), room = k.worded[value], room_of(k, k.loads[value])
-    words = nodes.Value(value, (nodes.shared(dim, count),))
-    return nodes.OfWords(words, dim, count, place, room, k.type_of(value))
+    return words.number(k, k.loads[value], place)
 
 
 def _every(block: Expr, x: Paired, place: int) -> Expr:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from fractions import Fraction
 from math import isfinite, prod
 
-from mirage_cli.codegen import nodes, plan
-from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start, apart
+from mirage_cli.codegen import axisnames, nodes, plan
+from mirage_cli.codegen.axisnames import apart
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT
@@ -141,6 +142,10 @@ class _Checker:
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
         self.ahead = None
+        bits = access.bits if isinstance(access, nodes.Pointers) else 0
+        if s.part is not None:
+            self.shape(s.part)
+            _must(s.part.axes == s.axes and bits == nodes.WORD_BITS, f"{s.out} is no part of words")
         if s.when is not None:
             self.expr(s.when)
             alike = isinstance(access, nodes.Pointers) and (not s.when.axes or s.when.axes == access.axes)
@@ -407,7 +412,8 @@ class _Checker:
         told = [(p.axis, p.dim) for p in merged]
         whole = [(axis, d) for axis in x.axes for d in apart((axis,)) if apart((axis,)) != (axis,)]
         _must(sorted(told) == sorted(whole), f"{x.buffer} is addressed along {told} of merged axes")
-        numbered = [n for p, n in x.terms if any(nodes.shares(axis)[1] > 1 for axis in nodes.lanes_of(p))]
+        together = nodes.SharedNumbers | nodes.Divided if x.bits else nodes.SharedNumbers
+        numbered = [n for p, n in x.terms if isinstance(p, together) and nodes.lanes_of(p)]
         _must(numbered == [1] * bool(x.bits), f"{x.buffer} is read in numbers together that are no neighbours")
         self.places(x.terms)
 
@@ -497,11 +503,11 @@ class _Checker:
             case nodes.Reshaped(block, axes):
                 _must(apart(block.axes) == apart(axes), f"{block.axes} are not {axes}")
             case nodes.InTurns(first, second, d):
-                _must(first.axes == second.axes and nodes.half(d) in first.axes, f"no blocks of every second {d}")
+                _must(first.axes == second.axes and axisnames.half(d) in first.axes, f"no blocks of every second {d}")
             case nodes.Entries(table, block):
                 _must(len(table.axes) == 1 and bool(block.axes), f"entries of {table.axes} at {block.axes}")
             case nodes.OfWords(block, d, count, place, room):
-                _must(block.axes == (nodes.shared(d, count),), f"numbers along {d} of words along {block.axes}")
+                _must(block.axes == (axisnames.shared(d, count),), f"numbers along {d} of words along {block.axes}")
                 _must(place < count and room % count == 0, f"number {place} of {count} in words of {room}")
                 _must(self.dims[d].block % room == 0, f"blocks along {d} end within words")
             case nodes.EverySecond(block):
@@ -528,7 +534,7 @@ class _Checker:
 
     def extent(self, axis: str) -> int:
         """Elements of a block along an axis."""
-        whole, count = nodes.shares(axis)
+        whole, count = axisnames.shares(axis)
         return prod(self.dims[d].block for d in apart((whole,))) // count
 
     def is_neutral(self, x: Expr, d: str, op: str) -> bool:

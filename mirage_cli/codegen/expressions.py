@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from mirage_cli.codegen import bytepairs, narrow, nodes
 from mirage_cli.codegen.access import Descriptor, specialized
+from mirage_cli.codegen.axisnames import apart, merged, merged_as
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, ScheduledKernel
 from mirage_cli.codegen.matrices import Matrices, factors, matrices, of_warpgroups, operand_types
-from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
+from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import Index, dims_of_atom, strides
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mirage_cli.codegen.axisnames import merged
 from mirage_cli.codegen.blocks import ScheduledKernel
-from mirage_cli.codegen.nodes import Axes, merged
+from mirage_cli.codegen.nodes import Axes
 from mirage_cli.ir.program import HALVES, Eqn, promoted
 from mirage_cli.ir.schedule import (
     MIN_BYTES_DEPTH,

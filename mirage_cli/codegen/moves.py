@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 
-from mirage_cli.codegen import bytepairs, nodes, plan
+from mirage_cli.codegen import axisnames, bytepairs, nodes, plan, words
 from mirage_cli.codegen.access import Descriptor, Fetch
 from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKernel
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
-from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
+from mirage_cli.codegen.nodes import WORD_BITS, Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, Atom, Index, Lookup, Remainder, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store
@@ -39,20 +39,20 @@ def load(
     if x.out in k.worded:
         return _words(k, x, once, at)
     if box is None:
-        merged = [axis for axis in axes if nodes.apart((axis,)) != (axis,)]
+        merged = [axis for axis in axes if axisnames.apart((axis,)) != (axis,)]
         picked: dict[str, Place] = {
-            d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in nodes.apart((axis,))
+            d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in axisnames.apart((axis,))
         }
         inside, outside = within(k, x.buffer, x.access), 0.0
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
         where = pointers(k, x.buffer, x.access, axes, picked | _once_each(k, x, at))
-        mask = k.masked_dims(x.dims, nodes.apart(axes))
+        mask = k.masked_dims(x.dims, axisnames.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
     corners = tuple(_corner(i, at) for i in box.at)
-    access = nodes.Box(x.out, x.buffer, box.dims, corners, nodes.merged_as(axes, box.block), axes)
+    access = nodes.Box(x.out, x.buffer, box.dims, corners, axisnames.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
@@ -82,13 +82,15 @@ def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, St
 
 def _words(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:
     """A load of the word in which numbers lie, once for each so many of them."""
-    (dim, count), room = k.worded[x.out], bytepairs.room_of(k, x)
-    axes = (nodes.shared(dim, count),)
-    numbers = nodes.SharedNumbers(dim, at[dim], count)
-    words = numbers if count == room else nodes.Divided(((numbers, count),), 0, room, False, axes, False)
+    (dim, count), room = k.worded[x.out], words.room_of(k, x)
+    axes = (axisnames.shared(dim, count),)
+    numbers = nodes.SharedNumbers(dim, at[dim], count) if count > 1 else nodes.Lanes(dim, True)
+    word = numbers if count == room else nodes.Divided(((numbers, count),), 0, room, False, axes, False)
     where = pointers(k, x.buffer, x.access, axes, {dim: numbers, **_once_each(k, x, at)})
-    terms = tuple((words, 1) if p == numbers else (p, _in(room, n)) for p, n in where.terms)
-    return plan.Load(x.out, replace(where, terms=terms, start=_in(room, where.start), bits=32), (), once, axes=axes)
+    terms = tuple((word, 1) if p == numbers else (p, _in(room, n)) for p, n in where.terms)
+    where = replace(where, terms=terms, start=_in(room, where.start), bits=WORD_BITS)
+    part = words.number(k, x) if count == 1 else None
+    return plan.Load(x.out, where, k.masked_dims(x.dims, axes) if count == 1 else (), once, axes=axes, part=part)
 
 
 def _once_each(k: ScheduledKernel, x: Load, at: Mapping[str, Start]) -> dict[str, Place]:

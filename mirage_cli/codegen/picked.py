@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import axisnames, nodes, plan
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Expr
 from mirage_cli.codegen.plan import Statement
@@ -59,7 +59,9 @@ def _maskable(k: ScheduledKernel, x: plan.Load, mask: nodes.Value | nodes.Spread
     load = k.loads[x.out]
     steps, _ = strides(load.access, k.tensors[load.buffer].steps(k.sizes))
     beside = {d for d, n in steps.items() if n == 1}
-    return bool(beside) and not beside & {*nodes.apart(mask.x.axes if isinstance(mask, nodes.Spread) else mask.axes)}
+    return bool(beside) and not beside & {
+        *axisnames.apart(mask.x.axes if isinstance(mask, nodes.Spread) else mask.axes)
+    }
 
 
 def _of_positions(mask: Expr, body: Sequence[Statement]) -> bool:

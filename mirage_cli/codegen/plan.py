@@ -25,6 +25,7 @@ from mirage_cli.codegen.nodes import (
     Mark,
     MergedLanes,
     Number,
+    OfWords,
     Pointers,
     Scalar,
     Share,
@@ -86,7 +87,7 @@ class Load:
     elements lie behind those of `out` in turns, along the dimension that the pointers have `Turns` of, whose mask and
     block are so many times as long. ahead: the iteration that
     it is for, if `Take` makes it the value's current block there; nothing is loaded where there is no such iteration.
-    when: a mask of what is loaded, zero elsewhere.
+    when: a mask of what is loaded, zero elsewhere. part: of each word that is loaded, the number that is a lane's own.
     """
 
     out: str
@@ -102,6 +103,7 @@ class Load:
     others: tuple[str, ...] = ()
     ahead: Ahead | None = None
     when: Expr | None = None
+    part: OfWords | None = None
 
 
 @dataclass(frozen=True, slots=True)

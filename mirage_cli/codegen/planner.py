@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import ceil, prod
 
-from mirage_cli.codegen import bytepairs, nodes, plan
+from mirage_cli.codegen import bytepairs, nodes, plan, words
 from mirage_cli.codegen.access import (
     Around,
     Descriptor,
@@ -206,7 +206,10 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
     paired = bytepairs.paired_loads(in_phases, boxes)
     if paired:
         in_phases = tuple(replace(x, paired=paired) for x in in_phases)
-        worded = bytepairs.worded_loads(in_phases, boxes)
+    if not specialized(graph, kernel, own, sizes):
+        found_few = [words.of_few_bytes(x, boxes) for x in in_phases]
+        in_all = {v: at for x in found_few for v, at in x.items() if all(y.get(v, at) == at for y in found_few)}
+        worded = {**in_all, **bytepairs.worded_loads(in_phases, boxes)}
         in_phases = tuple(replace(x, worded=worded) for x in in_phases)
     scheduled = in_phases[0]
     return _Decided(

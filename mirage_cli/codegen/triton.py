@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mirage_cli.codegen import nodes
+from mirage_cli.codegen import axisnames, nodes
 from mirage_cli.codegen import plan as p
 from mirage_cli.codegen.access import Around, Descriptor, around
 from mirage_cli.codegen.check import check
@@ -238,6 +238,7 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
         text = _repeated(text, access.axes, s) if s.repeated else text
+        text = text if s.part is None else _of_words(s.part, text)
     whole = ".to(tl.int32)" * s.whole
     outs = names[s.out] + "_next" * (s.ahead is not None)
     if s.others:
@@ -575,9 +576,9 @@ def _place(x: Place, want: Axes, names: Names) -> str:
         case nodes.SharedNumbers(d, start, count):
             own = f"BLOCK_{d} // {count}"
             first = f"t_{d} * ({own})" if isinstance(start, nodes.AtTile) else f"({_start(start, names)}) // {count}"
-            return _spread(f"({first} + tl.arange(0, {own}))", (nodes.shared(d, count),), want)
+            return _spread(f"({first} + tl.arange(0, {own}))", (axisnames.shared(d, count),), want)
         case nodes.MergedLanes(d, axis, start, wide):
-            text = _merged_lanes(d, nodes.apart((axis,)))
+            text = _merged_lanes(d, axisnames.apart((axis,)))
             text = text if isinstance(start, nodes.AtZero) else f"{_start(start, names)} + {text}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, (axis,), want)
         case nodes.Looked(value, axes, wide):
@@ -688,13 +689,11 @@ def _pair_bits(x: nodes.PairBits, names: Names) -> str:
     return f"pair_bits({_expr(x.x, names)}, {x.shift + 8 * x.second}, {x.mask}, {x.sign}, {_less(x, names)})"
 
 
-def _of_words(x: nodes.OfWords, names: Names) -> str:
-    bits = nodes.WORD_BITS // x.room
-    at = (
-        f"tl.arange(0, BLOCK_{x.dim} // {x.count}) % {x.room // x.count} * {x.count * bits}" if x.count < x.room else ""
-    )
+def _of_words(x: nodes.OfWords, words: str) -> str:
+    bits, own = nodes.WORD_BITS // x.room, f"BLOCK_{x.dim}" + (f" // {x.count}" if x.count > 1 else "")
+    at = f"tl.arange(0, {own}) % {x.room // x.count} * {x.count * bits}" if x.count < x.room else ""
     shift = " + ".join(filter(None, (at, str(x.place * bits) if x.place else "")))
-    part = f"({_expr(x.x, names)} >> ({shift}))" if shift else _expr(x.x, names)
+    part = f"({words} >> ({shift}))" if shift else words
     return f"{part}.to(tl.int{bits})" + (f".to({TYPE[x.dtype]}, bitcast=True)" if x.dtype != f"int{bits}" else "")
 
 
@@ -762,7 +761,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.PairBytes: lambda x, names: f"pair_bytes({_expr(x.x, names)}, {x.second})",
     nodes.Entries: lambda x, names: _entries(x, names),
     nodes.HalfWord: lambda x, names: f"({_expr(x.x, names)}{' >> 16' * x.first}).to(tl.int16)",
-    nodes.OfWords: lambda x, names: _of_words(x, names),
+    nodes.OfWords: lambda x, names: _of_words(x, _expr(x.x, names)),
     nodes.PairBits: _pair_bits,
     nodes.EverySecond: lambda x, names: f"every_second({_expr(x.x, names)}, {x.second})",
     nodes.InTurns: _in_turns,
@@ -812,8 +811,8 @@ def _shape(axes: Axes) -> str:
 
 def _extent(axis: str) -> str:
     """Elements along an axis of a block."""
-    whole, count = nodes.shares(axis)
-    return " * ".join(f"BLOCK_{d}" for d in nodes.apart((whole,))) + f" // {count}" * (count > 1)
+    whole, count = axisnames.shares(axis)
+    return " * ".join(f"BLOCK_{d}" for d in axisnames.apart((whole,))) + f" // {count}" * (count > 1)
 
 
 def _spread(text: str, have: Axes, want: Axes) -> str:

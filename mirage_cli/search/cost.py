@@ -312,7 +312,8 @@ def _operations(x: Launch, s: Segment, e: Elementwise) -> Array:
         within = reduce(np.logical_and, (*behind, *in_phases), x.zero == 0)
         c = x.target.costs
         by_bits = c.whole_byte if e.made.whole else c.part_of_byte
-        each = np.where(within, by_bits, np.maximum(each, by_bits) + c.single_byte * (e.sharing > 1))
+        boxed = c.boxed_byte * ((x.batch.descriptors > 0) & (e.sharing > 1))
+        each = np.where(within, by_bits + boxed, np.maximum(each, by_bits) + c.single_byte * (e.sharing > 1))
     computed = s.runs * (x.elements[e.axes] * each)
     computed = computed * x.term("slices", x.zero + copies(x, e.axes, e.beside), 1.0)
     if e.rows:

@@ -81,6 +81,7 @@ class Costs:
         points, scales, and addresses of them all.
     single_byte: operations more where it is read alone from shared memory, as pairs are not if factors differ within a
         block.
+    boxed_byte: operations more where it comes through a descriptor, which has no pairs.
     narrow: operations that a load of less than 16 bytes takes, for its address, its mask, and its way to shared memory.
     shuffle: operations that a thread's exchange of a register with another and adding it up take.
     across_us: a sum across warps, for each warp and each element of the result.
@@ -144,6 +145,7 @@ class Costs:
     part_of_byte: float
     bits_step: float
     single_byte: float
+    boxed_byte: float
     narrow: float
     shuffle: float
     across_us: float
@@ -189,6 +191,7 @@ H200_COSTS = Costs(
     whole_byte=2.5, part_of_byte=6.0,  # [H200] 2.1 and 2.3 instructions, parts in loops that wait for each other
     bits_step=60.0,  # [H200] fitted on 31 schedules of 4 bits with 16 rows; 130 of a loop's 588 instructions
     single_byte=12.0,  # [H200] 4096 x 14336 weights of 8 bits 43 us where pairs take 21, of 4 bits 33 and 12
+    boxed_byte=4.0,  # [H200] 4 bits with 16 rows: 21.0 and 22.4 us, 14.6 and 15.0 by pointers
     shuffle=5.0,  # [CC] a fourth of the rate of other operations, and one of these
     narrow=15.0,  # instructions of loops on sm_90: 6 of a load of 2 bytes, 12 of a copy of 4; [H100] as the next
     tf32x3=0.95, splitting=11.0, banks=0.58, ieee=0.75,  # [H100] fitted on 67 schedules of float32, tried on 46 others

@@ -138,7 +138,7 @@ def test_the_model_knows_the_rate() -> None:
     def busy(text: str, gpu: str, tiles: str) -> float:
         g = parse_mugraph(text).resized({"m": 4096, "k": 4096, "n": 4096})
         m, schedule = models(g)["k0"], plan(tiles).kernels["k0"]
-        found = cost.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu), {"turns"})
+        found = cost.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu), {"turns", "behind"})
         return float(found.busy["matrix units"][0])
 
     wide = PLAIN.format(dtype="bfloat16", x="bf16", w="bf16", out="bf16")

@@ -58,6 +58,7 @@ FEATURES = {
     "one instance that stores for all": "one of them stores",
     "loads an iteration ahead": "_next = tl.load(",
     "bytes two at a time": "pair_bits(",
+    "numbers of words": "tl.load(S_ptr.to(tl.pointer_type(tl.int32))",
     "loads of what lies in turns": "tl.split(",
     "and stores": "tl.reshape(tl.join(",
     "windows in registers": "i_y_rows",

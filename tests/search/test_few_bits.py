@@ -327,3 +327,11 @@ def test_chunks_of_single_warps_are_tried_that_fill_a_multiprocessor() -> None:
     first = [s.kernels["k0"] for s in first_schedules(graph, target, 20)]
     found = [(dict(s.tiles)["n"], s.warps, s.split) for s in first if dict(s.tiles)["k"] == 128]
     assert (64, 1, 4) in found
+
+
+def test_bytes_through_descriptors_are_expected_to_be_read_one_by_one() -> None:
+    """64 columns, one warp: 21.0 us on an H200, 14.6 in pairs by pointers."""
+    graph = weights_of_4_bits().resized({"m": 16})
+    plan = "k0: m=16 k=128 n=64 order=n,k,m warps=1 stages=3 split=4 overlap"
+    by_pointers, boxed = (first_kernel(graph, f"{plan}{word}\n{MERGE}").us for word in ("", " descriptors"))
+    assert boxed > 1.25 * by_pointers

@@ -50,15 +50,13 @@ def k0(Z_ptr, W_ptr, S_ptr, X_ptr, O_part_ptr):
     i_n = t_n * BLOCK_n + tl.arange(0, BLOCK_n)
     wait_for_data()
     O = tl.zeros([BLOCK_n, BLOCK_m], tl.float32)
-    S_next = tl.load(S_ptr + (((chunk * 512)) // 64) * 14336 + i_n)  # [n]
-    for s_k in range(bound(chunk * 512), bound(chunk * 512 + 512), 64):
-        S = S_next
-        S_next = tl.load(S_ptr + (((s_k + 64)) // 64) * 14336 + i_n, mask=s_k + 64 < chunk * 512 + 512, other=0)  # [n]
+    for s_k in tl.range(bound(chunk * 512), bound(chunk * 512 + 512), 64, num_stages=4):
         i_k = s_k + tl.arange(0, BLOCK_k)
-        Z = tl.load(Z_ptr.to(tl.pointer_type(tl.int32)) + ((s_k) // 64) * 3584 + (((t_n * (BLOCK_n // 2) + tl.arange(0, BLOCK_n // 2)) * 2) // 4))  # [n/2]
+        Z = (tl.load(Z_ptr.to(tl.pointer_type(tl.int32)) + ((s_k) // 64) * 3584 + (i_n // 4)) >> (tl.arange(0, BLOCK_n) % 4 * 8)).to(tl.int8)  # [n]
         W = tl.load(W_ptr.to(tl.pointer_type(tl.int16)) + i_k[None, :] * 7168 + (t_n * (BLOCK_n // 2) + tl.arange(0, BLOCK_n // 2))[:, None])  # [n/2, k]
+        S = (tl.load(S_ptr.to(tl.pointer_type(tl.int32)) + ((s_k) // 64) * 7168 + (i_n // 2)) >> (tl.arange(0, BLOCK_n) % 2 * 16)).to(tl.int16).to(tl.float16, bitcast=True)  # [n]
         X, X_1 = tl.split(tl.permute(tl.reshape(tl.load(X_ptr + i_m[None, :] * 4096 + (s_k * 2 + tl.arange(0, BLOCK_k * 2))[:, None]), [BLOCK_k, 2, BLOCK_m]), (0, 2, 1)))  # [k, m]
-        O_sum = tl.reshape(tl.permute(tl.join(tl.dot(pair_bits(W, 4, 15, 8, (1024.0 + (Z >> (tl.arange(0, BLOCK_n // 2) % 2 * 16)).to(tl.int8).to(tl.float16))[:, None]), X_1, tl.dot(pair_bits(W, 0, 15, 0, (1024.0 + (Z >> (tl.arange(0, BLOCK_n // 2) % 2 * 16)).to(tl.int8).to(tl.float16))[:, None]), X)), tl.dot(pair_bits(W, 12, 15, 8, (1024.0 + (Z >> (tl.arange(0, BLOCK_n // 2) % 2 * 16 + 8)).to(tl.int8).to(tl.float16))[:, None]), X_1, tl.dot(pair_bits(W, 8, 15, 0, (1024.0 + (Z >> (tl.arange(0, BLOCK_n // 2) % 2 * 16 + 8)).to(tl.int8).to(tl.float16))[:, None]), X))), (0, 2, 1)), [BLOCK_n, BLOCK_m])  # [n, m]
+        O_sum = tl.reshape(tl.permute(tl.join(tl.dot(pair_bits(W, 4, 15, 8, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X_1, tl.dot(pair_bits(W, 0, 15, 0, every_second((1024.0 + Z.to(tl.float16)), False)[:, None]), X)), tl.dot(pair_bits(W, 12, 15, 8, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X_1, tl.dot(pair_bits(W, 8, 15, 0, every_second((1024.0 + Z.to(tl.float16)), True)[:, None]), X))), (0, 2, 1)), [BLOCK_n, BLOCK_m])  # [n, m]
         O = O + (O_sum * S.to(tl.float32)[:, None])  # [n, m]
     release_next()
     tl.store(O_part_ptr + chunk * 229376 + i_m[None, :] * 14336 + i_n[:, None], O.to(tl.float32))
