@@ -40,7 +40,7 @@ weights of 4 bits took 14.1 us on an H200 with 128 columns, 128 deep, and two wa
 sum 16.1 and 19.5 (results/h200)."""
 ROWS, MORE_ROWS = (4, 7, 2, 1), (1, 2, 4, 7, 8, 14, 16)
 """Positions along the axis that windows overlap along, of those that are in registers: where structures are ranked, the
-first of these that may be; and among all choices. Pictures often have a multiple of 7 rows."""
+first two of these that may be; and among all choices. Pictures often have a multiple of 7 rows."""
 MOST_BEYOND = 8
 """Such an axis is so many times as long, at least, as what its last block reaches beyond its end."""
 DEPTHS = (3.0, 5.0)
@@ -294,7 +294,7 @@ def best_schedule(
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
     own = _best_schedule(m, sizes, target, split)
-    some = islice(in_registers(m, sizes, ROWS), 1)
+    some = islice(in_registers(m, sizes, ROWS), 2)
     others = ((made, _best_schedule(made.model, made.sizes, target, split)) for made in some)
     found = [(best[0], made.schedule(best[1])) for made, best in others if best is not None]
     return min([*found, *([own] if own else [])], key=lambda x: x[0], default=None)

@@ -222,7 +222,7 @@ def test_few_warps_hide_less_where_all_is_loaded_first() -> None:
     m = models(WIDE)["k0"]
 
     def shown(rows: int) -> float:
-        batch = Batch.of(m, [planned(WIDE, f"b=1 y={rows} x=16 c=64").kernels["k0"]], WIDE.sizes)
+        batch = Batch.of(m, [planned(WIDE, f"b=1 y={rows} x=8 c=64").kernels["k0"]], WIDE.sizes)
         own, without = (float(estimate(m, batch, WIDE.sizes, H200, x).us[0]) for x in ((), {"apart"}))
         return own / without
 
