@@ -186,7 +186,7 @@ def test_a_schedule_that_asks_for_what_cannot_be_is_one_of_blocks() -> None:
     graph = CASES["matmul"].graph
     s = Schedule(
         {
-            k.name: KernelSchedule(tuple((d, 16) for d, r in k.roles), tuple(d for d, _ in k.roles), unroll=True)
+            k.name: KernelSchedule(tuple((d, 16) for d, _ in k.roles), tuple(d for d, _ in k.roles), unroll=True)
             for k in graph.kernels
         }
     )
