@@ -28,9 +28,12 @@ from mirage_cli.ir.program import Arg, Eqn, live_eqns
 from mirage_cli.ir.scans import scans_of
 from mirage_cli.ir.schedule import KernelSchedule
 
+MOST_ALONG, MOST_TAPS = 16, 32
+"""Places of a window along an axis, and in all. Larger ones are walked along an axis: windows of 7 x 7 took 47 us on an
+H200 so, and 83 with all places in registers."""
 MOST_TERMS = 128
-"""Of all windows of a block together. Triton took 28 s for 196 windows' places of 8 elements in a thread, and 2 s for
-63 (one process of a loaded machine)."""
+"""Of all windows of a block together. Triton took 28 s for 196 of 8 elements in a thread, and 2 s for 63 (one process,
+of a loaded machine)."""
 
 Axes = tuple[tuple[str, int], ...]
 """With their sizes."""
@@ -103,24 +106,24 @@ def in_blocks(s: KernelSchedule) -> KernelSchedule:
 
 @lru_cache(maxsize=4096)
 def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | None:
-    """Those of a kernel that multiplies no matrices and holds nothing else whole. It may walk others of their axes."""
-    sizes, taps = dict(axes), {*kernel.with_role("tile")}
-    over_taps = [e for e in kernel.body if _reduces(e) and {*e.axes} & taps]
-    if not taps or not taps <= {a for e in over_taps for a in e.axes} or any({*s.dims} & taps for s in kernel.stores):
+    """Those of a kernel that multiplies no matrices. Some of their axes it may walk."""
+    sizes, held = dict(axes), {d for d in kernel.with_role("tile") if dict(axes)[d] <= MOST_ALONG}
+    indices = [(x, i) for x in kernel.loads for i in x.access if i.affine and {*i.dims} & held and {*i.dims} - held]
+    taps = tuple(d for d, _ in kernel.roles if d in held and any(d in i.dims for _, i in indices))
+    over_taps = [e for e in kernel.body if _reduces(e) and {*e.axes} & {*taps}]
+    kept = {*taps} - {a for e in over_taps for a in e.axes} | {*taps} & {d for s in kernel.stores for d in s.dims}
+    if not taps or kept | dynamic & {*taps} or prod(sizes[a] for a in taps) > MOST_TAPS:
         return None
-    if kernel.with_role("split") or kernel.lookups or dynamic & taps or prod(sizes[a] for a in taps) > MOST_TERMS:
+    if kernel.with_role("split") or kernel.lookups or scans_of(kernel) or any(OPS[e.op].shift for e in kernel.body):
         return None
-    if kernel.matrix_axes(sizes) or scans_of(kernel) or any(OPS[e.op].shift for e in kernel.body):
+    if kernel.matrix_axes(sizes):
         return None
     if any(e.type != "float" or not OPS[e.op].joins for e in over_taps):
         return None
-    overlapping = [(x, i) for x in kernel.loads for i in x.access if {*i.dims} & taps and {*i.dims} - taps]
-    if not overlapping:
-        return None
     free = {*kernel.with_role("grid")} - dynamic
-    rows = {d: i for x, i in overlapping if i.affine and i != x.access[-1] for d in i.dims if d in free}
+    rows = {d: i for x, i in indices if i != x.access[-1] for d in i.dims if d in free}
     shared = {d: prod(sizes[a] for a in i.dims if a in taps) for d, i in rows.items()}
-    return Windows(kernel.with_role("tile"), max(shared, key=shared.__getitem__, default=None))
+    return Windows(taps, max(shared, key=shared.__getitem__, default=None))
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -40,9 +41,9 @@ MADE_OF_BITS = 256
 """Elements of an operand that a thread makes of bits, where fewer warps are tried for that. 16 rows with 4096 x 14336
 weights of 4 bits took 14.1 us on an H200 with 128 columns, 128 deep, and two warps, 15.9 with four; in words along the
 sum 16.1 and 19.5 (results/h200)."""
-ROWS, MORE_ROWS = (1, 4, 7), (1, 2, 4, 7, 8, 14, 16)
-"""Positions along the axis that windows overlap along, of those that are in registers: among the first choices, and
-among all. Pictures often have a multiple of 7 rows."""
+ROWS, MORE_ROWS = (4, 7, 2, 1), (1, 2, 4, 7, 8, 14, 16)
+"""Positions along the axis that windows overlap along, of those that are in registers: where structures are ranked, the
+first two of these that may be; and among all choices. Pictures often have a multiple of 7 rows."""
 MOST_BEYOND = 8
 """Such an axis is so many times as long, at least, as what its last block reaches beyond its end."""
 DEPTHS = (3.0, 5.0)
@@ -300,7 +301,8 @@ def best_schedule(
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
     own = _best_schedule(m, sizes, target, split)
-    others = ((made, _best_schedule(made.model, made.sizes, target, split)) for made in in_registers(m, sizes, ROWS))
+    some = islice(in_registers(m, sizes, ROWS), 2)
+    others = ((made, _best_schedule(made.model, made.sizes, target, split)) for made in some)
     found = [(best[0], made.schedule(best[1])) for made, best in others if best is not None]
     return min([*found, *([own] if own else [])], key=lambda x: x[0], default=None)
 

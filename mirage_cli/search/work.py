@@ -268,8 +268,8 @@ def _unrolled(m: Model, rows: int, axes: tuple[tuple[str, int], ...]) -> tuple[M
     made = unrolled(m.kernel, found, rows, axes) if found is not None else None
     if made is None:
         return None
-    rows = tuple(made.names.values())
-    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, rows), made
+    along = tuple(made.names.values())
+    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, along), made
 
 
 @lru_cache(maxsize=4096)

@@ -206,7 +206,8 @@ def test_windows_that_overlap_are_read_from_memory_once() -> None:
     best = generator.search(lower(parse_spec(WINDOWS).at()), target, bounds=BEST).candidates[0]
     (kernel,) = estimates(best.graph, best.schedule, target).values()
     moved = 2 * (4 * 1000 * 512 + 512 * 4 + 4 * 1000 * 512)
-    assert kernel.busy["memory"][0] == pytest.approx(moved / target.dram_bytes_per_us)
+    beyond = 2 * 4 * 3 * 512  # what the first windows reach, in front of the tensor
+    assert moved * 0.9999 <= kernel.busy["memory"][0] * target.dram_bytes_per_us <= (moved + beyond) * 1.0001
 
 
 SCORES = """
