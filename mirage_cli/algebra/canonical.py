@@ -296,7 +296,7 @@ class Algebra:
             found = self._largest[t] = dict[Atom, Fraction]()
             if t.kind == "max" and t.args[1].single:
                 ((x, power), *others), _ = t.args[1].single
-                inner = x.args[1].atom if x.kind == "fn" and x.args[0] == "abs" and power == 1 else x
+                inner = x.args[1].atom if x.kind == "fn" and OPS[x.args[0]].unsigned and power == 1 else x
                 if inner is not None and not others and (inner is not x or power % 2 == 0):
                     found[inner] = ONE / power
             elif t.kind in ("fn", "poly"):

@@ -156,6 +156,10 @@ def lower(program: Program) -> Program:
     return replace(program, eqns=eqns, internals=program.internals | internals)
 
 
+MOST_STEPS = 32
+"""Operators of a position that is counted: an index has no name for what it reads twice."""
+
+
 class _Places:
     """What equations make of positions along several axes, as positions that are counted: so it is known at which
     places they are which number.
@@ -168,6 +172,7 @@ class _Places:
         self.dynamic = {r.dim for r in program.dynamic}
         self.read = {i: d for e in program.eqns for d, i in e.names.items()}
         self.places: dict[str, Index] = {}
+        self.steps: dict[str, int] = {}  # of what is computed, an operator for each time that it is read
 
     def of(self, e: Eqn) -> Eqn:
         """The equation, or the position that it counts, where that is where something is read, or a quotient or a
@@ -198,7 +203,8 @@ class _Places:
 
     def made(self, e: Eqn) -> Index | None:
         x, y = map(self.place, e.args) if len(e.args) == 2 else (None, None)
-        return None if x is None or y is None else of_positions(e.op, x, y)
+        steps = self.steps[e.out] = 1 + sum(self.steps.get(a, 0) for a in e.values)
+        return None if x is None or y is None or steps > MOST_STEPS else of_positions(e.op, x, y)
 
 
 def _negative(i: Index) -> Index:

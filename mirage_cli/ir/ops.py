@@ -99,6 +99,7 @@ class Op:
     all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
     cast: the floating-point type that the argument is rounded to, and the result is of.
     jumps: between numbers that rounding tells apart: of an argument near such a place, every bit counts.
+    unsigned: the result is the argument without its sign.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Op:
     all_reduce: str = ""
     cast: str = ""
     jumps: bool = False
+    unsigned: bool = False
 
     @property
     def compares(self) -> bool:
@@ -519,7 +521,7 @@ _ROWS = [
            result="float", known="exponential", growth="fresh"),
     # -- functions that the algebra treats as opaque
     _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", zero="all",
-           known="fn", growth="fresh", whole=lambda x: (max(x[0], -x[1], 0), max(-x[0], x[1]))),
+           known="fn", growth="fresh", whole=lambda x: (max(x[0], -x[1], 0), max(-x[0], x[1])), unsigned=True),
     _unary("sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + np.exp(-x)), "tl.sigmoid({0})", "torch.sigmoid({0})",
            flops=12.0,
            result="float", known="fn", growth="fresh"),

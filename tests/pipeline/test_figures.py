@@ -31,7 +31,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[Beside]:
     monkeypatch.setattr(Kernels, "measures", property(lambda _: True, lambda *_: None), raising=False)
     for module in (model_module, backend_module):
         monkeypatch.setattr(module, "region_beside", lambda *_: found.pop(0))
-    monkeypatch.setattr(backend_module, "by_inductor", lambda f, _: f)
+    monkeypatch.setattr(backend_module, "by_inductor", lambda f, *_: f)
     monkeypatch.setattr(model_module, "timed", lambda *_: Beside(1.0, 2.0))
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     return found
@@ -85,9 +85,9 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
     def operators(graph: torch.fx.GraphModule) -> list[str]:
         return [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
 
-    def by_inductor(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    def by_inductor(graph: torch.fx.GraphModule, inputs: Any, *options: Any) -> Callable[..., Any]:
         seen.extend(operators(graph))
-        return compiled(graph, inputs)
+        return compiled(graph, inputs, *options)
 
     def without_code(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
         lowered.extend(operators(graph))
