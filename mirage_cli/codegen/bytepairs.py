@@ -42,11 +42,13 @@ class Paired(NamedTuple):
 
 def paired_loads(phases: Sequence[ScheduledKernel], boxes: Collection[str]) -> Mapping[str, tuple[str, int]]:
     """Loads of 16 bits at a time: those that nothing but such operands takes, with the axis along which numbers share
-    them, and how many do. phases: the kernel in each. boxes: loads through descriptors."""
+    them, and how many do. Not of what the kernel changes: of what lies at an odd address it is given a copy. phases:
+    the kernel in each. boxes: loads through descriptors."""
     found: dict[str, tuple[str, int]] = {}
-    for x in phases[0].kernel.loads:
+    changed = {s.buffer for s in phases[0].whole_kernel.stores}
+    for x in (x for x in phases[0].kernel.loads if x.out not in boxes and x.buffer not in changed):
         shared = {(y.dim, y.sharing) for k in phases for _, y in _operands(k) if y.sum.byte == x.out}
-        if len(shared) == 1 and x.out not in boxes and all(_alone(k, x.out) for k in phases):
+        if len(shared) == 1 and all(_alone(k, x.out) for k in phases):
             found[x.out] = shared.pop()
     return found
 

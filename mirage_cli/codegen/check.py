@@ -33,6 +33,8 @@ def check(p: KernelPlan) -> None:
     try:
         checker.statements(p.statements)
         _must(checker.waited == p.waits, "the kernel never waits")
+        stored = {s.pointers.buffer for s, _ in plan.walk(p.statements) if isinstance(s, plan.Store)}
+        _must(not stored & p.shared_bits.keys(), "what is stored into may be a copy, for several to be read at a time")
     except _Wrong as e:
         near = "\n".join(f"  {statement_text(s)}" for s in checker.seen[-4:])
         raise PlanError(f"plan {p.name}: {e}\n{near}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias  # functions of a module that was made of text
 
@@ -13,9 +13,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from mirage_cli.codegen.blocks import ScheduledKernel
+from mirage_cli.codegen.check import PlanError
+from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.helpers import BYTES, PAIRS
 from mirage_cli.codegen.nodes import RAISED
 from mirage_cli.ir.whole import EXACT
+from mirage_cli.spec.reader import parse_spec
+from tests.searched import searched
 
 Words: TypeAlias = NDArray[np.int64]
 """A register of 32 bits in each thread."""
@@ -144,3 +149,37 @@ def test_a_part_that_has_no_room_is_seen_here() -> None:
     less = Block(bits_of(np.array([128.0]), "bfloat16"), "bfloat16")
     found = helpers()["byte_bits"](Block(EVERY, "uint8"), 0, 255, 0, less).numbers
     assert (found[:128] == EVERY[:128]).all() and (found[128:] != EVERY[128:]).any()
+
+
+CHANGED = """
+name: replaced
+dims: {m: 16, k: 4096, n: 4096}
+inputs: {X: [m, k], W: {dims: [k, n], dtype: int8}, S: [n], N: {dims: [k, n], dtype: int8}}
+program: |
+  O = dot(X, W * S, k)
+  W[k, n] = N
+outputs: {O: [m, n], W: {inout: W}}
+"""
+
+
+def test_what_a_kernel_changes_is_read_where_it_lies() -> None:
+    """Bytes that are read in pairs are copied where they lie at an odd address, and what is stored into a copy is
+    lost."""
+    plans = [p for p in searched(parse_spec(CHANGED).at()).plans if len(p.graph.kernels) == 1]
+    (found,) = [p for p in plans if {s.buffer for s in p.graph.kernels[0].stores} == {"O", "W"}]
+    graph = found.graph.resized({"k": 512, "n": 64})
+    module: Any = load_export(kernels_source(graph, found.schedule))
+    memory = torch.randint(-9, 9, (512 * 64 + 1,), dtype=torch.int8)
+    w, new = memory[1:].view(512, 64), torch.randint(-9, 9, (512, 64), dtype=torch.int8)
+    x, s, out = torch.randn(16, 512).half(), torch.rand(64).half(), torch.empty(16, 64, dtype=torch.float16)
+    want = x.double() @ (w.double() * s.double())
+    module.launch([x, w, s, new], [out], module.make_scratch(torch.device("cpu")))
+    assert torch.equal(w, new)
+    torch.testing.assert_close(out.double(), want, atol=0.5, rtol=0.01)
+
+
+def test_a_plan_that_stores_into_what_it_reads_in_pairs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [p for p in searched(parse_spec(CHANGED).at()).plans if len(p.graph.kernels) == 1]
+    monkeypatch.setattr(ScheduledKernel, "whole_kernel", property(lambda k: replace(k.kernel, stores=())))
+    with pytest.raises(PlanError, match="what is stored into may be a copy"):
+        kernels_source(plans[0].graph, plans[0].schedule)
