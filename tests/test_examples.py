@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 Run = Callable[..., str]
@@ -34,3 +35,13 @@ def test_attention_of_exported_kernels_in_a_transformer(run: Run, tmp_path: Path
         "mgqa_keys.py",
         "mgqa_queries.py",
     ]
+
+
+def test_llama_decodes_a_token_as_it_prefills_all() -> None:
+    names = runpy.run_path(str(ROOT / "examples" / "llama.py"), run_name="llama")
+    words = torch.randint(128, (2, 9))
+    with torch.no_grad():
+        whole = names["llama"](names["SMALL"], 2, 12, "cpu", torch.float32)(words, torch.arange(9))
+        model = names["llama"](names["SMALL"], 2, 12, "cpu", torch.float32)
+        model(words[:, :8], torch.arange(8))
+        torch.testing.assert_close(model(words[:, 8:], torch.arange(8, 9)), whole)
