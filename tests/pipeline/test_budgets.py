@@ -211,7 +211,7 @@ def test_no_verification_is_behind_the_end_of_a_budget_that_others_share() -> No
 def test_a_model_waits_for_no_program_when_its_budget_is_spent(n: int, tmp_path: Path) -> None:
     """Its regions are PyTorch's then. Who asks for a program alone has its kernel."""
     graphs = [gated(128), gated(256)][:n]
-    with Kernels(Settings("h200", workers=1, budget=0.001, db=tmp_path / "model.db"), in_time=True) as kernels:
+    with Kernels(Settings("h200", workers=1, budget=1e-9, db=tmp_path / "model.db"), in_time=True) as kernels:
         found = kernels.of(graphs)
     assert all(isinstance(k, NoKernelError) for k in found) and NO_TIME in str(found[-1])
 
