@@ -181,7 +181,7 @@ class Space:
         self.named = {coefficient(f)[0] for f in decomposition.own}
         self.scaled = [f.single[0] for n in products for f in factors(decomposition, n) if f.single]
         """The program's own operands, as factors: x·S may be within float16's range where x is not."""
-        self.factors = {
+        self.multiplied = {
             f: frozenset(a for n in some for a in n.multiplied if isinstance(a, Form))
             for f, some in decomposition.nodes.items()
         }
@@ -206,7 +206,7 @@ class Space:
 
     def multiply_alike(self, f: Form, g: Form) -> bool:
         """Whether products that make these classes share an operand."""
-        return not self.factors[f].isdisjoint(self.factors[g])
+        return not self.multiplied[f].isdisjoint(self.multiplied[g])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:

@@ -199,29 +199,33 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Ite
 
 
 def _with_two_in_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
-    """With two kernels made one. Two of three hold for them: they have the same axes, they are for outputs alone, they
-    have a class in common. Or one reduces what the other stores. Then those whose products have an operand in
-    common."""
+    """With two kernels made one: first those that are near, then those whose products have an operand in common."""
     memory = frozenset(f for targets in kernels for f in targets)
-    pairs = [x for x in combinations(kernels.items(), 2) if len(x[0][0]) + len(x[1][0]) <= MAX_TOGETHER]
-    near = [x for x in pairs if _are_near(*x, planner.d.outputs)]
-    alike = [x for x in pairs if x not in near and planner.space.multiply_alike(x[0][0][0], x[1][0][0])]
-    for (a, first), (b, second) in [*near, *alike]:
+    near, alike = list[tuple[Costed, Costed]](), list[tuple[Costed, Costed]]()
+    for first, second in combinations(kernels.values(), 2):
+        a, b = first.implementation.targets, second.implementation.targets
+        if len(a) + len(b) > MAX_TOGETHER:
+            continue
+        if _are_near(first, second, planner.d.outputs):
+            near.append((first, second))
+        elif planner.space.multiply_alike(a[0], b[0]):
+            alike.append((first, second))
+    for first, second in [*near, *alike]:
+        a, b = first.implementation.targets, second.implementation.targets
         ways = kernel((*a, *b), memory), _side_by_side(planner, first, second)
         yield Change((a, b), {(*a, *b): min(filter(None, ways), key=lambda c: c.us, default=None)})
 
 
-Step = tuple[tuple[Form, ...], Costed]
-"""A kernel of a plan behind what it puts into memory."""
-
-
-def _are_near(one: Step, other: Step, outputs: Sequence[Form]) -> bool:
-    (a, first), (b, second) = one, other
+def _are_near(first: Costed, second: Costed, outputs: Sequence[Form]) -> bool:
+    """Whether two of three hold for two kernels: they have the same axes, they are for outputs alone, they have a class
+    in common. Or one reduces what the other stores."""
+    one, other = first.implementation, second.implementation
+    a, b = one.targets, other.targets
     same, written = a[0].dims == b[0].dims, {*a, *b} <= {*outputs}
-    common = bool({*first.implementation.leaves, *a} & {*second.implementation.leaves, *b})
+    common = bool({*one.leaves, *a} & {*other.leaves, *b})
     reduced = any(
-        r[0].dims < w[0].dims and {*w} & {*reader.implementation.leaves}
-        for r, reader, w in ((a, first, b), (b, second, a))
+        reader.targets[0].dims < writer.targets[0].dims and {*writer.targets} & {*reader.leaves}
+        for reader, writer in ((one, other), (other, one))
     )
     return same + written + common >= 2 or reduced
 
