@@ -26,7 +26,6 @@ from typing import Any  # functions, modules, their arguments and results
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-import mirage_cli  # noqa: F401  # which registers the backend
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.keys import versions
 from mirage_cli.pipeline.models.beside import COLD_L2, LEAST_CALLS, MOST_COPIES, captured, seconds
@@ -129,7 +128,7 @@ def one(name: str, budget: float, db: Path) -> Row:
         by_inductor = inductor(function, args)
         row["inductor_s"] = time.perf_counter() - start
         start = time.perf_counter()
-        mirage = torch.compile(called, backend="mirage", options={"tune": budget, "db": str(db)})
+        mirage = torch.compile(called, backend=backend.mirage, options={"tune": budget, "db": str(db)})
         by_mirage = mirage(function, args)
         row["seconds"] = time.perf_counter() - start
         exact = exactly(function, args)
