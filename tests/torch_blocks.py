@@ -128,8 +128,8 @@ class QkNorm(nn.Module):
 
 
 def sliding_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int = 3) -> torch.Tensor:
-    i = torch.arange(q.shape[-2]).unsqueeze(-1)
-    j = torch.arange(k.shape[-2]).unsqueeze(0)
+    i = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
+    j = torch.arange(k.shape[-2], device=q.device).unsqueeze(0)
     mask = (j <= i) & (i - j < window)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -237,7 +237,7 @@ class CrossAttention(nn.Module):
 
 def retention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
     """RetNet's, with a decay by distance."""
-    n = torch.arange(q.size(2))
+    n = torch.arange(q.size(2), device=q.device)
     d = n[:, None] - n[None, :]
     decay = torch.where(d >= 0, gamma[:, None, None] ** d.clamp(min=0), torch.zeros(()))
     return (q @ k.transpose(-1, -2) * decay) @ v
@@ -335,9 +335,9 @@ def segsum(x: torch.Tensor) -> torch.Tensor:
     """Mamba-2's, by sums along the axis."""
     t = x.size(-1)
     x = x.unsqueeze(-1).expand(*x.shape, t)
-    mask = torch.tril(torch.ones(t, t, dtype=torch.bool), diagonal=-1)
-    x = torch.cumsum(x.masked_fill(~mask, 0), dim=-2)
-    return x.masked_fill(~torch.tril(torch.ones(t, t, dtype=torch.bool), diagonal=0), -torch.inf)
+    ones = torch.ones(t, t, dtype=torch.bool, device=x.device)
+    x = torch.cumsum(x.masked_fill(~torch.tril(ones, diagonal=-1), 0), dim=-2)
+    return x.masked_fill(~torch.tril(ones, diagonal=0), -torch.inf)
 
 
 def mamba2_chunk(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -487,7 +487,7 @@ def info_nce(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """CLIP's."""
     a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
     logits = a @ b.t() / 0.07
-    labels = torch.arange(a.shape[0])
+    labels = torch.arange(a.shape[0], device=a.device)
     return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.t(), labels)) / 2
 
 
@@ -531,7 +531,7 @@ def lengths_mask(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def last_token(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return x[torch.arange(x.size(0)), lengths - 1]
+    return x[torch.arange(x.size(0), device=x.device), lengths - 1]
 
 
 def fake_quantized(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Functions and modules as model authors write them, at the sizes of models, on the device that is the default.
+"""Functions and modules as model authors write them, at the sizes of models.
 
 Those of `tests/torch_programs.py`, `tests/torch_blocks.py` and PyTorch; each is made when it is asked for.
 """
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 def alibi(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
-    t = torch.arange(q.shape[-2])
+    t = torch.arange(q.shape[-2], device=q.device)
     distance = t[None, :] - t[:, None]
     return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5 + slope[:, None, None] * distance, -1) @ v
 
@@ -108,7 +108,6 @@ SIZES: Mapping[str, tuple[torch.dtype, Callable[[], Case]]] = {
                 "adaptive_norm": lambda: (blocks.AdaLayerNorm(1152), (R(8, 256, 1152), R(8, 1152))),
                 "layer_scale": module(lambda: blocks.LayerScale(768), (8, 197, 768)),
                 "moe_gate": module(lambda: blocks.MoeGate(4096, 64, 6), (512, 4096)),
-                "moe_dense": module(lambda: blocks.MoeDense(1024, 512, 8), (64, 1024)),
                 # attention
                 "attention": module(lambda: programs.Attention(1024, 16), (4, 512, 1024)),
                 "attention_of_all": module(lambda: programs.Attention(768, 12, causal=False), (8, 197, 768)),
@@ -184,6 +183,7 @@ SIZES: Mapping[str, tuple[torch.dtype, Callable[[], Case]]] = {
                     lambda x: F.batch_norm(x, None, None, training=True),  # statistics of the batch
                     (16, 64, 56, 56),
                 ),
+                "moe_dense": module(lambda: blocks.MoeDense(1024, 512, 8), (64, 1024)),
                 "variance": of(lambda x: (x.var(-1), x.mean(-1)), (4096, 4096)),
                 "mse_loss": of(F.mse_loss, (4096, 4096), (4096, 4096)),
                 "huber_loss": of(F.huber_loss, (4096, 4096), (4096, 4096)),
@@ -205,11 +205,12 @@ SIZES: Mapping[str, tuple[torch.dtype, Callable[[], Case]]] = {
 """By name: the data type of what floats, and what makes the function and its arguments."""
 
 
-def case(name: str) -> Case:
+def case(name: str, device: str) -> Case:
     """The function or module and its arguments, in their data type. Raises KeyError."""
     dtype, make = SIZES[name]
     torch.manual_seed(0)
-    function, args = make()
+    with torch.device(device):
+        function, args = make()
     if isinstance(function, nn.Module):
         function = function.to(dtype).requires_grad_(False)
     converted = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, args)

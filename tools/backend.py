@@ -40,14 +40,15 @@ ROUNDS = 15
 CONTEXTS = ("chain", "alone", "python")
 
 
-def put_kernels(counts: list[int]) -> Callable[..., None]:
+def put_kernels(counts: list[int]) -> Callable[..., bool]:
     """What the backend has for `with_kernels`, which also appends how many kernels it put into a graph."""
     own = backend.with_kernels
 
-    def counted(model: torch.fx.GraphModule, *args: Any) -> None:
-        own(model, *args)
+    def counted(model: torch.fx.GraphModule, *args: Any) -> bool:
+        some = own(model, *args)
         names = [str(n.target) for n in model.graph.nodes if n.op == "call_function"]
-        counts.append(sum(name.startswith("mirage.") for name in names))
+        counts.append(sum(name.startswith("mirage.") for name in names) if some else 0)
+        return some
 
     return counted
 
@@ -119,7 +120,7 @@ def one(name: str, budget: float, db: Path) -> Row:
     """Both compiled, compared and timed."""
     torch._dynamo.reset()
     row: Row = {"name": name, "dtype": str(SIZES[name][0]).removeprefix("torch.")}
-    function, args = case(name)
+    function, args = case(name, "cuda")
     counts: list[int] = []
     own, backend.with_kernels = backend.with_kernels, put_kernels(counts)
     try:
@@ -209,7 +210,6 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         "rows": [],
     }
     begun = time.monotonic()
-    torch.set_default_device("cuda")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         for name in names:
             if time.monotonic() - begun > given.seconds:

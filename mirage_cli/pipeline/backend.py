@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
@@ -25,7 +24,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
-from mirage_cli.pipeline.models.beside import Arguments, region_beside
+from mirage_cli.pipeline.models.beside import Arguments, in_own_thread, region_beside
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
@@ -61,18 +60,18 @@ def mirage(
     settings.gpu()
     numbers_of_first_call(model)
     kept_whole(model, example_inputs)
-    compiler = partial(compiled, settings=settings, options=of_inductor)
+    compiler = Compiler(settings, of_inductor)
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     compiler_of_graphs = aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        inference_compiler=compiler,
+        fw_compiler=compiler.compiled,
+        bw_compiler=compiler.compiled,
+        inference_compiler=compiler.inference,
         decompositions=for_autograd() if runs_on(tensors) else None,
         keep_inference_input_mutations=True,
     )
     made = compiler_of_graphs(model, example_inputs)
     TensorifyState.clear()  # else Dynamo asks for these numbers in later graphs too, and makes one for each value
-    return made
+    return inductors_own(model, example_inputs, of_inductor) if compiler.as_given else made
 
 
 def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
@@ -104,25 +103,64 @@ def options_of_mode(mode: str) -> dict[str, Any]:
     return modes[mode]
 
 
-def compiled(
-    model: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: Settings, options: Mapping[str, Any]
+@dataclass
+class Compiler:
+    """Of one graph of Dynamo's. options: of Inductor. as_given: whether Inductor is to compile that graph: it is not
+    differentiated, and no kernel is in it. What AOTAutograd and Inductor have both wrapped takes the CPU longer."""
+
+    settings: Settings
+    options: Mapping[str, Any]
+    as_given: bool = False
+
+    def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """One graph of AOTAutograd, as a function of a list of its inputs."""
+        with_kernels(model, self.settings)
+        return self.around_kernels(model, example_inputs)
+
+    def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The same of one that is not differentiated."""
+        self.as_given = not with_kernels(model, self.settings) and on_gpu(example_inputs)
+        return make_boxed_func(model.forward) if self.as_given else self.around_kernels(model, example_inputs)
+
+    def around_kernels(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Inductor's code for what is in no kernel, which is PyTorch's where nothing is on a GPU."""
+        by_pytorch(model)
+        if not on_gpu(example_inputs):
+            return make_boxed_func(model.forward)
+        return make_boxed_func(undifferentiated(by_inductor(model, example_inputs, self.options)))
+
+
+def inductors_own(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """One graph of AOTAutograd, as a function of a list of its inputs. options: of Inductor."""
-    with_kernels(model, settings)
+    """What `torch.compile` makes of Dynamo's graph without this backend."""
+    from torch._inductor.compile_fx import compile_fx
+
     by_pytorch(model)
-    return make_boxed_func(by_inductor(model, example_inputs, options) if on_gpu(example_inputs) else model.forward)
+    return compile_fx(model, list(example_inputs), config_patches=dict(options))  # type: ignore[return-value]
+
+
+def undifferentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Has PyTorch not ask, for each operator that a compiled graph calls, whether it is differentiated: AOTAutograd has
+    done so. A kernel's call takes the CPU less than half of the time then."""
+
+    def call(*inputs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage]  # it has no public name
+            return function(*inputs)
+
+    return call
 
 
 def on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
 
 
-def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
+def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> bool:
     """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
-    budget is 0."""
+    budget is 0. Returns whether there are any."""
     values = [n.meta.get("val") for n in placeholders(model.graph) if n.users]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
-        return
+        return False
     strides = strides_of_results(model.graph)
     put_in_place(model.graph)
     as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
@@ -144,13 +182,15 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> None:
     without_gaps(model.graph)
     with_strides(model.graph, strides)
     functionalised(model.graph)
-    if all(g.kernel is None for g in taken.values()):
+    some = any(g.kernel is not None for g in taken.values())
+    if not some:
         unchecked(model.graph)
     by_operators(model.graph)
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
+    return some
 
 
 def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -> Gain:
@@ -168,7 +208,8 @@ def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -
             except NotRunError as error:
                 return Gain(region, None, str(error))
             arguments = Arguments(tuple(given), (False,) * len(given))
-            beside = region_beside(Replaced(own, region, kernel), by_inductor(copy.deepcopy(own), given), arguments)
+            contestants = Replaced(own, region, kernel).computed, by_inductor(copy.deepcopy(own), given)
+            beside = in_own_thread(region_beside, *contestants, arguments)
         figures.keep(kernel, beside)
     return faster(gain, beside)
 

@@ -13,10 +13,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import mirage_cli
+from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.callers import Kernels
 from mirage_cli.pipeline.models import model as model_module
-from mirage_cli.pipeline.models.beside import Beside
+from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
@@ -66,6 +67,57 @@ def test_what_was_measured_is_not_measured_again(
     assert start(tmp_path / "mirage.db") == used
 
 
+def test_the_backend_times_the_kernel_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While AOTAutograd compiles, a mode holds under which exported functions leave their tensors to PyTorch."""
+    seen: list[tuple[int, bool]] = []
+
+    def beside(kernel: Callable[..., Any], _: object, given: Arguments) -> Beside:
+        StandIn.calls = 0
+        kernel(*given.tensors)
+        seen.append((StandIn.calls, all(map(only_numbers, given.tensors))))
+        StandIn.calls = 0
+        return Beside(1.0, 2.0)
+
+    monkeypatch.setattr(Kernels, "measures", property(lambda _: True, lambda *_: None), raising=False)
+    monkeypatch.setattr(backend_module, "region_beside", beside)
+    monkeypatch.setattr(backend_module, "by_inductor", lambda f, *_: f)
+    assert by_the_backend(tmp_path / "mirage.db") == 1
+    assert seen == [(1, True)]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_has_no_kernel_is_inductors_own(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTAutograd has wrapped a graph once then, unless it is differentiated."""
+    compiled: list[str] = []
+
+    def inductors_own(graph: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+        compiled.append("as given")
+        return graph.forward
+
+    def by_inductor(graph: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+        compiled.append("a graph of AOTAutograd")
+        return graph.forward
+
+    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: False)
+    monkeypatch.setattr(backend_module, "inductors_own", inductors_own)
+    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    torch._dynamo.reset()
+    x = X.clone().requires_grad_(trained)
+    made = torch.compile(Norm(), backend="mirage")(x)
+    torch.testing.assert_close(made, Norm()(x))
+    if trained:
+        made.sum().backward()
+    assert compiled == (["a graph of AOTAutograd"] * 2 if trained else ["as given"])
+
+
+def test_compiled_graphs_ask_for_no_derivatives() -> None:
+    def asked() -> bool:
+        return not torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.AutogradOther)  # type: ignore[attr-defined]  # no public name
+
+    assert asked() and not backend_module.undifferentiated(asked)()
+
+
 class Norm(nn.Module):
     """What Inductor decomposes: a norm, an activation, a softmax."""
 
@@ -94,7 +146,7 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
         return backend_module.make_boxed_func(graph.forward)
 
     monkeypatch.setattr(compile_fx, "compile_fx", partial(compile_fx.compile_fx, inner_compile=without_code))
-    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: None)
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: True)
     monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
     monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
     torch._dynamo.reset()

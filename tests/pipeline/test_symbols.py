@@ -529,8 +529,8 @@ with torch.no_grad():
     fast = mirage_cli.optimize(model, (torch.randn(3, 5, 16),), budget=60, db=db, dynamic=(dims,), say=said.append)
     found["said"] = said
     found["optimized"] = off(fast, [(1, 1), (1, 40), (8, 1), (3, 17), (8, 40)])
-    compiled, graphs = backend.compiled, []
-    backend.compiled = lambda *args, **options: (graphs.append(1), compiled(*args, **options))[1]
+    with_kernels, graphs = backend.with_kernels, []
+    backend.with_kernels = lambda *args: (graphs.append(1), with_kernels(*args))[1]
     symbols.MOST = 30
     dynamic = torch.compile(model, backend="mirage", options={"db": db, "tune": 5}, dynamic=True)
     call, called = backend.call, []

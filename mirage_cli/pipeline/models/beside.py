@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any  # models, their arguments and results
+from typing import Any, ParamSpec, TypeVar  # Any: models, their arguments and results
 
 import torch
 
@@ -22,6 +23,8 @@ from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
 """Times the L2 that the copies of the tensors are to take, as in `tune.worker`."""
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_COPIES, LEAST_CALLS, ROUNDS = 64, 8, 15
 
 
@@ -78,6 +81,19 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
         with torch.no_grad():
             for x, old in zip(tensors, before, strict=True):
                 x.copy_(old)
+
+
+def in_own_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """A call that no mode of PyTorch reaches. While AOTAutograd compiles, modes hold in its thread, in which exported
+    functions take tensors for more than numbers."""
+    device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+    def call() -> R:
+        with torch.cuda.device(device):
+            return function(*args, **kwargs)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
 
 
 def region_beside(kernel: Callable[..., Any], inductor: Callable[..., Any], given: Arguments) -> Beside:

@@ -43,6 +43,9 @@ from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
 """The part of a budget in which kernels are chosen for how fast the whole model is."""
+FASTER = 0.98
+"""Times less apart than this change places from one process to the next. A kernel's call takes the CPU longer than code
+that Inductor fuses with its neighbours."""
 WHOLE_S = 20.0
 """What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
 OPERATOR_S = 0.02
@@ -97,7 +100,16 @@ class Replaced(torch.nn.Module):
             return self.original(*given)
         if self.checks is not None:
             self.checks(*given)
-        function = self.operator if torch.compiler.is_compiling() else self.function
+        return self.by_kernel(self.operator if torch.compiler.is_compiling() else self.function, given, sizes)
+
+    def computed(self, *given: Any) -> Any:
+        """What is timed: by the kernel, whatever else than sizes would have PyTorch compute it."""
+        sizes = self.region.sizes(given) if self.region.sized else {}
+        if not (self.always or self.region.serves(given, sizes)):
+            return self.original(*given)
+        return self.by_kernel(self.function, given, sizes)
+
+    def by_kernel(self, function: Callable[..., Any], given: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         made = self.steps.results(function(*self.steps.inputs(given, sizes)), given, sizes)
         return made[0] if self.single else tuple(made)
 
@@ -239,7 +251,7 @@ def fastest_within(
     given = given_to(model, changed, inputs)
     for name, kernel in changed.items():
         own = replaced_in(model, name)
-        figures.keep(kernel, region_beside(own, inductors.of(name, own.original), given[name]))
+        figures.keep(kernel, region_beside(own.computed, inductors.of(name, own.original), given[name]))
     return changed
 
 
@@ -415,14 +427,14 @@ def gains(
         if beside is None:
             own = attribute(found.model, name)
             kernel = replaced(found, gain.region, gain.kernel)
-            beside = region_beside(kernel, inductors.of(name, own), given[name])
+            beside = region_beside(kernel.computed, inductors.of(name, own), given[name])
             figures.keep(gain.kernel, beside)
         yield faster(gain, beside)
 
 
 def faster(gain: Gain, beside: Beside) -> Gain:
-    """The gain where the kernel takes less time than Inductor's code; else none, and why."""
-    if beside.kernel_us < beside.inductor_us:
+    """The gain where the kernel was seen to take less time than Inductor's code; else none, and why."""
+    if beside.kernel_us < FASTER * beside.inductor_us:
         return replace(gain, beside=beside)
     why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
     return Gain(gain.region, None, why, beside)
