@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import logging
 import math
 import statistics
 import sys
@@ -51,6 +52,25 @@ def put_kernels(counts: list[int]) -> Callable[..., bool]:
         return some
 
     return counted
+
+
+class Heard(logging.Handler):
+    """What the backend says of regions meanwhile: a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def __enter__(self) -> list[str]:
+        backend.LOG.setLevel(logging.INFO)
+        backend.LOG.addHandler(self)
+        return self.said
+
+    def __exit__(self, *_: object) -> None:
+        backend.LOG.removeHandler(self)
 
 
 def sets_of(function: Any, args: tuple[Any, ...], l2_bytes: int) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -130,7 +150,8 @@ def one(name: str, budget: float, db: Path) -> Row:
         row["inductor_s"] = time.perf_counter() - start
         start = time.perf_counter()
         mirage = torch.compile(called, backend=backend.mirage, options={"tune": budget, "db": str(db)})
-        by_mirage = mirage(function, args)
+        with Heard() as row["regions"]:
+            by_mirage = mirage(function, args)
         row["seconds"] = time.perf_counter() - start
         exact = exactly(function, args)
         eager = error(function(*args), exact)
@@ -174,9 +195,11 @@ def page(document: Mapping[str, Any]) -> str:
     lines += ["", "µs: in a chain, alone, and called from Python; spread: the largest of the row.", ""]
     head = ("", "dtype", "", "kernels", *(f"{c}: mirage" for c in CONTEXTS), *(f"÷ Inductor, {c}" for c in CONTEXTS))
     lines += table((*head, "spread", "error ÷ eager's", "s"), [cells(row) for row in rows], words=3)
+    lines += ["", "What became of the regions:", ""]
     for row in rows:
+        lines += [f"* {row['name']}: {said}" for said in row.get("regions", ())]
         if row["state"] != "right":
-            lines += ["", f"**{row['name']}**: {row.get('problem') or row['state']}"]
+            lines.append(f"* **{row['name']}**: {row.get('problem') or row['state']}")
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ compiled, and the backward graph. On a GPU the rest is Inductor's. Nothing is se
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -37,6 +38,7 @@ from mirage_cli.pipeline.models.regions import PREFIX, as_numbers, cut, for_auto
 from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
+LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 WHOLE = "whole"
 """What a node has that a kernel takes without gaps."""
@@ -170,9 +172,10 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> bool:
         times, examples = [r.times for r in found.regions], [r.example for r in found.regions]
         made = kernels.of(graphs, times, examples) if settings.budget else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
-        known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
-        several = [gain_of(r, k) for r, k in known if served(model, r, k)]
+        several = [served(model, gain_of(r, k)) for r, k in zip(found.regions, made, strict=True)]
         taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
+    for gain in taken.values():
+        LOG.info("%s", gain)
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         gain = taken.get(name)
         if gain is None or gain.kernel is None:
@@ -214,13 +217,18 @@ def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -
     return faster(gain, beside)
 
 
-def served(model: torch.fx.GraphModule, region: Region, kernel: Kernel) -> bool:
-    """Whether kernels are for the size that the graph is made for, and not known to be slow there. To ask is a guard: a
-    call with a size on the other side of an end has another graph made."""
+def served(model: torch.fx.GraphModule, gain: Gain) -> Gain:
+    """The gain, if kernels are for the size that the graph is made for, and not known to be slow there. To ask is a
+    guard: a call with a size on the other side of an end has another graph made."""
+    region, kernel = gain.region, gain.kernel
+    if kernel is None:
+        return gain
     slow = slow_sizes(region, kernel)
     calls = map(values_of, model.graph.find_nodes(op="call_module", target=region.module))
     sized = [(given, region.sizes(given)) for given in calls]
-    return all(region.serves(given, sizes) and not any_inside(slow, sizes) for given, sizes in sized)
+    if all(region.serves(given, sizes) and not any_inside(slow, sizes) for given, sizes in sized):
+        return gain
+    return Gain(region, None, "its kernels are for other sizes")
 
 
 def values_of(call: torch.fx.Node) -> list[Any]:

@@ -67,6 +67,17 @@ def test_what_was_measured_is_not_measured_again(
     assert start(tmp_path / "mirage.db") == used
 
 
+def test_the_backend_says_what_became_of_regions(
+    times: list[Beside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(backend_module.LOG, "info", lambda text, gain: said.append(text % gain))
+    times.append(Beside(2.0, 2.0))
+    by_the_backend(tmp_path / "mirage.db")
+    (line,) = said
+    assert line.endswith("PyTorch's, 2.00 µs is no faster than Inductor's 2.00")
+
+
 def test_the_backend_times_the_kernel_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """While AOTAutograd compiles, a mode holds under which exported functions leave their tensors to PyTorch."""
     seen: list[tuple[int, bool]] = []
