@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch import nn
 from mirage_cli.pipeline.models.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.regions import cut, exported
+from mirage_cli.pipeline.models.symbols import placeholders
+from mirage_cli.spec.reader import parse_spec
 
 INF, NAN = math.inf, math.nan
 
@@ -226,3 +229,31 @@ def test_what_is_written_twice_is_not_compared() -> None:
     for dim in (1, -1):
         found = cut(exported(as_module(lambda x, i, y, dim=dim: x.scatter(dim, i, y) * 2), given))
         assert len(found.regions) == 1 and not found.left
+
+
+def test_a_number_that_is_small_beside_normal_ones_is_compared_beside_small_ones() -> None:
+    """Added to a mean of squares of a bfloat16 norm, 2^-7 moves normal data by less than rounding may."""
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 2**-23).to(x.dtype)
+
+    found = cut(exported(as_module(norm), (torch.randn(16, 64).bfloat16(),)))
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    assert agrees(module, region)
+    other = parse_spec(region.graph.text().replace(str(2**-23), str(2**-7)), "other").at()
+    assert other != region.program and not agrees(module, replace(region, program=other))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_norm_without_a_number_of_its_own_adds_pytorchs(dtype: torch.dtype) -> None:
+    """Of float32, in which norms of 16 bits are computed. The numbers are so small that it counts."""
+    norm = nn.RMSNorm(64, dtype=dtype)
+    x = (torch.randn(16, 64) / 256).to(dtype)
+    found = cut(exported(norm, (x,)))
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    assert agrees(module, region)
+    given = [x if n.meta["val"].dim() == 2 else norm.weight.detach() for n in placeholders(module.graph)]
+    (exact,) = Sample.of(region, region.program, given, {}).exact()
+    torch.testing.assert_close(exact.to(dtype), norm(x))

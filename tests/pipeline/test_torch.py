@@ -836,7 +836,7 @@ def test_a_model_is_timed_beside_inductor_as_a_whole(tmp_path: Path) -> None:
     with torch.no_grad():
         fast = mirage_cli.optimize(model, (x, mask), budget=10.0, db=tmp_path / "db.sqlite", say=said.append)
         torch.testing.assert_close(fast(x, mask), model(x, mask), rtol=2e-2, atol=2e-2)
-    assert any("µs, Inductor" in line or "is no faster than Inductor's" in line for line in said), said
+    assert any("µs, Inductor" in line or "is not surely below Inductor's" in line for line in said), said
     used = any(line.startswith("region_") and "µs, Inductor" in line for line in said)
     assert sum(line.startswith("the model: ") for line in said) == used, said
 

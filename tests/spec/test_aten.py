@@ -209,6 +209,28 @@ def test_axes_that_one_tensor_is_taken_beside_itself_along_are_split_alike(shape
     torch.testing.assert_close(found.reshape(shape), (x @ x.T * 2).reshape(shape))
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("kind", "gates"), [("gru", 3), ("lstm", 4)])
+def test_cells_as_they_run_on_a_gpu_are_those_of_a_cpu(kind: str, gates: int, biased: bool) -> None:
+    """A GPU's operator takes what the two products gave."""
+    h, b = 5, 3
+    x, state, cell, w = (torch.randn(s) for s in ((b, gates * h), (b, h), (b, h), (gates * h, h)))
+    biases = [torch.randn(gates * h) if biased else torch.zeros(gates * h) for _ in range(2)]
+    weights = torch.eye(gates * h), w, *biases
+    if kind == "gru":
+        kept, wanted = state, [torch.gru_cell(x, state, *weights)]
+    else:
+        kept, wanted = cell, [*torch.lstm_cell(x, (state, cell), *weights)]
+    t = Trace()
+    tensors = {"A": x, "B": state @ w.T, "C": kept} | ({"D": biases[0], "E": biases[1]} if biased else {})
+    given = [t.input(name, tuple(y.shape), "float32") for name, y in tensors.items()]
+    made = ATEN[f"aten._thnn_fused_{kind}_cell"].handler(*given)
+    program = t.graph("p", {f"O{i}": (y, "float32") for i, y in enumerate(made)}).program()
+    inputs = [tensors[y.name].reshape([program.sizes[d] for d in y.dims]) for y in program.inputs]
+    for found, exact in zip(reference64(program, inputs), wanted, strict=True):
+        torch.testing.assert_close(found.float(), exact)
+
+
 def test_what_is_changed_in_place_is_not_given_once_more() -> None:
     """Whose rows one of the two would read as they were, and the other as they are."""
     t = Trace(named={11})

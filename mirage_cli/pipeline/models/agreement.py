@@ -6,7 +6,7 @@ PyTorch rounds to the types of the model. The program is evaluated in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args  # torch's graphs and nodes have few types
 
@@ -57,9 +57,10 @@ class NamesNoRowError(NotRunError):
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of random data. Raises NotRunError.
 
-    Each kind of `Data` is drawn in turn, until one decides. Not compared is data of which PyTorch makes no numbers at
-    all. Nor is data by which PyTorch leaves its type on the way to a number, unless it is the last. Data by which
-    rounding alone moves a result as far as the two are apart decides nothing.
+    Each kind of `Data` is drawn in turn, until one decides; small numbers are drawn besides, beside which a number that
+    is added to a square is not small. Not compared is data of which PyTorch makes no numbers at all. Nor is data by
+    which PyTorch leaves its type on the way to a number, unless it is the last. Data by which rounding alone moves a
+    result as far as the two are apart decides nothing.
     """
     read = placeholders(module.graph)
     ranges = {name: (s.least, s.most) for name, s in symbols_of(module).items()}
@@ -88,19 +89,24 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         sample = Sample.of(region, program, given, sizes)
         return sample, sample.made_by(module)
 
-    for data in kinds:
-        try:
-            sample, made = run(module, sampled, data, apart, words)
-        except NamesNoRowError:
-            if data == kinds[-1]:
-                raise
-            continue
+    def agrees_on(data: Data, last: bool) -> bool | None:
+        """None where this data decides nothing. last: whether nothing else is to decide."""
+        sample, made = run(module, sampled, data, apart, words)
         with not_run("it is not computed in float64"):  # which may be of too little memory
             exact = sample.exact()
-        if made is None or (data != kinds[-1] and any(map(overflows, made, exact))):
-            continue
-        if (same := sample.compared(made, exact, precision)) is not None:
-            return same
+        if made is None or (not last and any(map(overflows, made, exact))):
+            return None
+        return sample.compared(made, exact, precision)
+
+    for data in kinds:
+        last = data == kinds[-1]
+        with nullcontext() if last else suppress(NamesNoRowError):
+            same = agrees_on(data, last)
+            if same and not last:
+                with suppress(NotRunError):
+                    return agrees_on(SMALL_NUMBERS, False) is not False
+            if same is not None:
+                return same
     raise NotRunError("of random data PyTorch makes no numbers that rounding leaves to be compared")
 
 
@@ -208,6 +214,7 @@ Data = Literal["normal", "fractions", "moderate", "small fractions", "small"]
 """Random floating-point numbers: normal ones; between 0 and 1, and near neither; normal ones over 4, of which products
 of many factors are within float16's range; the first two over 64: sums over thousands of terms are, and products of
 those."""
+SMALL_NUMBERS: Data = "small"
 
 
 def examples(

@@ -51,7 +51,8 @@ def _rms_norm(
     if eps is None:
         import torch
 
-        eps = torch.finfo(node.args[0].meta["val"].dtype).eps
+        dtype = node.args[0].meta["val"].dtype
+        eps = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype).eps  # of the type that PyTorch computes in
     made = affine(p.along("rms_norm", x, at, eps=eps), weight, None)
     if overloadless(node.target) == "aten.rms_norm":
         return made

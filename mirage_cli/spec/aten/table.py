@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mirage_cli.spec.aten import (
+    cells,
     creation,
     elementwise,
     lookups,
@@ -19,5 +20,5 @@ from mirage_cli.spec.aten import (
 )
 from mirage_cli.spec.aten.row import Row
 
-KINDS = (elementwise, creation, shapes, reductions, lookups, updates, norms, products, windows, losses)
+KINDS = (elementwise, creation, shapes, reductions, lookups, updates, norms, products, windows, losses, cells)
 ATEN: Mapping[str, Row] = MappingProxyType({name: row for kind in KINDS for name, row in kind.aten.items()})
