@@ -34,7 +34,11 @@ EDGES: Mapping[str, list[tuple[float, ...]]] = {
         (math.inf, math.inf), (-math.inf, -math.inf), (math.nan, math.nan),
     ],
     "sign": [(3, 1), (-1e-40, -1), (0, 0), (math.inf, 1), (-math.inf, -1), (math.nan, 0)],
-    "log1p": [(-1, -math.inf), (-2, math.nan), (1e-20, 1e-20), (math.inf, math.inf), (math.nan, math.nan)],
+    "log1p": [
+        (-1, -math.inf), (-2, math.nan), (1e-20, 1e-20), (math.inf, math.inf), (math.nan, math.nan), (0, 0),
+        *((x, math.log1p(x)) for x in (-1 + 2**-24, -0.75, -0.375, -0.25, -(2**-20), 2**-10, 0.5, 0.625, 1, 3, 1e4)),
+        (2.0**127, 127 * math.log(2)),
+    ],
     "expm1": [(1e-20, 1e-20), (-math.inf, -1), (math.inf, math.inf), (math.nan, math.nan)],
     "log2": [(0, -math.inf), (8, 3), (-1, math.nan), (math.inf, math.inf)],
     "erf": [(math.inf, 1), (-math.inf, -1), (math.nan, math.nan)],
