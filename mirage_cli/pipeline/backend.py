@@ -42,6 +42,8 @@ LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 WHOLE = "whole"
 """What a node has that a kernel takes without gaps."""
+VIEWS = aten.permute.default, aten.reshape.default, aten.view.default, aten.expand.default
+"""Operators that `call` puts around kernels, and what becomes of them."""
 DEPENDENT = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
 """Of operators whose results have sizes that are known when they run."""
 
@@ -116,20 +118,40 @@ class Compiler:
 
     def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """One graph of AOTAutograd, as a function of a list of its inputs."""
-        with_kernels(model, self.settings)
-        return self.around_kernels(model, example_inputs)
+        return self.around(with_kernels(model, self.settings), model, example_inputs)
 
     def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The same of one that is not differentiated."""
-        self.as_given = not with_kernels(model, self.settings) and on_gpu(example_inputs)
-        return make_boxed_func(model.forward) if self.as_given else self.around_kernels(model, example_inputs)
+        kernels = with_kernels(model, self.settings)
+        self.as_given = not kernels and on_gpu(example_inputs)
+        return make_boxed_func(model.forward) if self.as_given else self.around(kernels, model, example_inputs)
 
-    def around_kernels(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Inductor's code for what is in no kernel, which is PyTorch's where nothing is on a GPU."""
+    def around(
+        self, kernels: Mapping[Any, Kernel], model: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Inductor's code for what is in no kernel; PyTorch's where nothing is on a GPU. Where nothing is computed
+        outside of kernels, their functions are called, which takes the CPU less time than operators in Inductor's code.
+        """
         by_pytorch(model)
         if not on_gpu(example_inputs):
             return make_boxed_func(model.forward)
-        return make_boxed_func(undifferentiated(by_inductor(model, example_inputs, self.options)))
+        if not only_kernels(model.graph, kernels):
+            return make_boxed_func(undifferentiated(by_inductor(model, example_inputs, self.options)))
+        for n in calls(model.graph):
+            if n.target in kernels:
+                n.target = kernels[n.target].function
+        model.recompile()
+        return make_boxed_func(undifferentiated(model.forward))
+
+
+def only_kernels(graph: torch.fx.Graph, kernels: Mapping[Any, Kernel]) -> bool:
+    """Whether a graph calls these kernels alone, which change nothing in place, and looks at tensors in other ways."""
+    return all(
+        not kernels[n.target].program.changed
+        if n.target in kernels
+        else n.target is operator.getitem or getattr(n.target, "is_view", False)
+        for n in calls(graph)
+    )
 
 
 def inductors_own(
@@ -157,12 +179,12 @@ def on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
 
 
-def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> bool:
+def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> Mapping[Any, Kernel]:
     """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
-    budget is 0. Returns whether there are any."""
+    budget is 0. Returns the kernels, by the operator that is called."""
     values = [n.meta.get("val") for n in placeholders(model.graph) if n.users]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
-        return False
+        return {}
     strides = strides_of_results(model.graph)
     put_in_place(model.graph)
     as_numbers(model, [n for n in model.graph.find_nodes(op="get_attr") if only_lifted(n)])
@@ -184,16 +206,17 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> bool:
             put(model, gain.region, gain.kernel)
     without_gaps(model.graph)
     with_strides(model.graph, strides)
+    without_same_views(model.graph)
     functionalised(model.graph)
-    some = any(g.kernel is not None for g in taken.values())
-    if not some:
+    kernels_put = {g.kernel.operator: g.kernel for g in taken.values() if g.kernel is not None}
+    if not kernels_put:
         unchecked(model.graph)
     by_operators(model.graph)
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
-    return some
+    return kernels_put
 
 
 def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -> Gain:
@@ -301,6 +324,17 @@ def without_gaps(graph: torch.fx.Graph) -> None:
             n.replace_all_uses_with(copied, lambda user, copied=copied: user is not copied)
             copied.meta["val"] = n.meta["val"].contiguous()
             anew.add(copied)
+
+
+def without_same_views(graph: torch.fx.Graph) -> None:
+    """Leaves out what looks at a tensor as it is: each takes the CPU a microsecond. What is a result stays."""
+    for n in calls(graph):
+        if n.target not in VIEWS or any(u.op == "output" for u in n.users):
+            continue
+        before, behind = (x.meta["val"] for x in (n.args[0], n))
+        known = all(isinstance(i, int) for y in (before, behind) for i in (*y.shape, *y.stride()))
+        if known and (before.shape, before.stride()) == (behind.shape, behind.stride()):
+            n.replace_all_uses_with(n.args[0])
 
 
 def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mirage_cli
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.pipeline import backend as backend_module
-from mirage_cli.pipeline.callers import Kernels
+from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
@@ -110,7 +112,7 @@ def test_what_has_no_kernel_is_inductors_own(trained: bool, monkeypatch: pytest.
         return graph.forward
 
     monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
-    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: False)
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {})
     monkeypatch.setattr(backend_module, "inductors_own", inductors_own)
     monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
     torch._dynamo.reset()
@@ -120,6 +122,52 @@ def test_what_has_no_kernel_is_inductors_own(trained: bool, monkeypatch: pytest.
     if trained:
         made.sum().backward()
     assert compiled == (["a graph of AOTAutograd"] * 2 if trained else ["as given"])
+
+
+@pytest.mark.parametrize(
+    ("other", "changed", "direct"),
+    [
+        (torch.ops.aten.view.default, (), True),
+        (torch.ops.aten.view.default, ("X",), False),
+        (torch.ops.aten.add.Tensor, (), False),
+    ],
+)
+def test_a_graph_of_kernels_alone_calls_their_functions(
+    other: Any, changed: tuple[str, ...], direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where more is computed, nor where a kernel changes its input, which an operator tells PyTorch of."""
+    compiled: list[object] = []
+    kernel: Any = SimpleNamespace(program=SimpleNamespace(changed=changed), function=lambda x: x + 10)
+    kernels = {torch.ops.aten.sin.default: kernel}  # in whose place the operator stands
+
+    def by_inductor(graph: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    more: Any = [60] if "view" in str(other) else 1
+    graph = torch.fx.symbolic_trace(lambda x: other(torch.ops.aten.sin.default(x), more))
+    made = backend_module.Compiler(Settings(), {}).around(kernels, graph, [X])([X])
+    torch.testing.assert_close(made, other(X + 10 if direct else X.sin(), more))
+    assert compiled == [graph] * (not direct)
+
+
+def test_views_of_all_of_a_tensor_are_left_out() -> None:
+    """But for a result, which would be the argument itself."""
+
+    def looked_at(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        same = torch.ops.aten.permute.default(torch.ops.aten.reshape.default(x, [5, 12]), [0, 1])
+        turned = torch.ops.aten.permute.default(x, [1, 0])
+        return same.sin(), turned.sin(), torch.ops.aten.view.default(x, [5, 12])
+
+    graph = make_fx(looked_at)(X).graph
+    for n in graph.nodes:
+        n.meta["val"] = n.meta.get("val", X)
+    backend_module.without_same_views(graph)
+    graph.eliminate_dead_code()
+    left = [str(n.target) for n in graph.nodes if n.op == "call_function"]
+    assert sorted(left) == ["aten.permute.default", "aten.sin.default", "aten.sin.default", "aten.view.default"]
 
 
 def test_compiled_graphs_ask_for_no_derivatives() -> None:
@@ -157,7 +205,7 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
         return backend_module.make_boxed_func(graph.forward)
 
     monkeypatch.setattr(compile_fx, "compile_fx", partial(compile_fx.compile_fx, inner_compile=without_code))
-    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: True)
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {"a kernel": None})
     monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
     monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
     torch._dynamo.reset()
