@@ -310,7 +310,7 @@ def bests_of(
     if not found:
         raise nothing_stored(store, programs, target)
     if missing := [changed(programs, i) for i in range(len(programs)) if i not in found]:
-        gpu = gpu_of(next(iter(found.values()))[0])
+        gpu = next(iter(found.values()))[0].gpu_name
         served = "which the kernels of other sizes serve" if programs[0].dynamic else "which the file refuses"
         warn(f"{programs[0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
     return [(programs[i], *entry) for i, entry in found.items()]
@@ -325,7 +325,7 @@ def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dic
     first = next(iter(stored))
     taken, _ = chosen_of(stored[first], target)
     tell_gpu(programs[first].name, taken, [key for key, _ in stored[first]], target)
-    mine = {i: [e for e in entries if gpu_of(e[0]) == gpu_of(taken)] for i, entries in stored.items()}
+    mine = {i: [e for e in entries if e[0].gpu_name == taken.gpu_name] for i, entries in stored.items()}
     return {i: chosen_of(entries, target) for i, entries in mine.items() if entries}
 
 
@@ -335,14 +335,14 @@ def stored_for(store: Database, programs: Sequence[Program], target: str) -> dic
     from mirage_cli.target.gpus import find_target
 
     named = None if target == "auto" else find_target(target).name
-    entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, gpu_of(e.key))]
+    entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, e.key.gpu_name)]
     hashes = [program_hash(p) for p in programs]
     return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
 
 
 def nothing_stored(store: Database, programs: Sequence[Program], target: str) -> NothingStoredError:
     """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
-    others = {gpu_of(key) for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
+    others = {key.gpu_name for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
     return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
 
 
@@ -353,9 +353,9 @@ def chosen_of(entries: Sequence[Entry], target: str) -> Entry:
     return min(
         entries,
         key=lambda e: (
-            here and gpu_of(e[0]) != planned.name,
+            here and e[0].gpu_name != planned.name,
             e[1].status != "measured",
-            gpu_of(e[0]) != planned.name,
+            e[0].gpu_name != planned.name,
             e[1].time_us or 0.0,
         ),
     )
@@ -369,13 +369,13 @@ def shown_for(store: Database, id: str, target: str) -> tuple[Shown, ...]:
     found = store.show(id)
     if target != "auto":
         named = find_target(target).name
-        mine = tuple(s for s in found if gpu_of(s.key) == named)
+        mine = tuple(s for s in found if s.key.gpu_name == named)
         if found and not mine:
-            raise NothingForGpuError(id, named, sorted({gpu_of(s.key) for s in found}))
+            raise NothingForGpuError(id, named, sorted({s.key.gpu_name for s in found}))
         return mine
     planned, here = choose_target(target)
     measured = [any(m.median_us is not None for m in s.measurements) for s in found]
-    other = [gpu_of(s.key) != planned.name for s in found]
+    other = [s.key.gpu_name != planned.name for s in found]
     order = sorted(range(len(found)), key=lambda i: (here and other[i], not measured[i], other[i]))
     return tuple(found[i] for i in order)
 
@@ -383,14 +383,9 @@ def shown_for(store: Database, id: str, target: str) -> tuple[Shown, ...]:
 def tell_gpu(name: str, taken: Key, among: Iterable[Key], target: str) -> None:
     """Says on stderr which GPU's entry was taken, where none was named and it might have been another's."""
     planned, _ = choose_target("auto")
-    rest = sorted({gpu_of(x) for x in among} - {gpu_of(taken)})
-    if target == "auto" and (rest or gpu_of(taken) != planned.name):
-        tell_choice(name, f"the kernel for {gpu_of(taken)}", rest, "--target")
-
-
-def gpu_of(key: Key) -> str:
-    """The GPU that what is stored was measured on, or planned for."""
-    return key.gpu.removesuffix(" (predicted)")
+    rest = sorted({x.gpu_name for x in among} - {taken.gpu_name})
+    if target == "auto" and (rest or taken.gpu_name != planned.name):
+        tell_choice(name, f"the kernel for {taken.gpu_name}", rest, "--target")
 
 
 def changed(programs: Sequence[Program], i: int) -> str:

@@ -117,8 +117,7 @@ def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
 def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, True)
-    x = nodes.Cast(k.block_of(a), k.type_of(a), "int32")
-    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
+    return nodes.spread(nodes.Cast(k.block_of(a), k.type_of(a), "int32"), want)
 
 
 def _adds_exactly(k: ScheduledKernel, e: Eqn) -> bool:
@@ -136,7 +135,7 @@ def _in_type(x: Expr, kind: str, want: Axes, computed_in: str) -> Expr:
     if kind not in (computed_in, "bool"):
         x = nodes.Cast(x, kind, computed_in)
     x = nodes.MatrixType(x) if computed_in == "bfloat16" else x
-    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
+    return nodes.spread(x, want)
 
 
 def _sum(

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.graph import Decomposition, Node, Step
+from mirage_cli.algebra.safe import up_to_a_number
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
@@ -249,7 +250,7 @@ class Space:
         """Of classes that are a number times each other, those that the program names, or else one of them."""
         alike: dict[object, list[Form]] = {}
         for f in leaves:
-            alike.setdefault(tuple((m, c / f.terms[0][1]) for m, c in f.terms), []).append(f)
+            alike.setdefault(up_to_a_number(f), []).append(f)
         named = ([f for f in same if f in self.d.names or self.d.is_input(f)] or same[:1] for same in alike.values())
         kept = frozenset(f for same in named for f in same)
         self.cuts["a number times another class in memory"] += len(leaves) - len(kept)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.mugraph import Kernel, Load, Role
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, live_eqns
+from mirage_cli.ir.program import Eqn, live_eqns
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search.assembly import ScheduledGraph, best_with
 from mirage_cli.search.expand import fresh_name
@@ -115,7 +115,7 @@ def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) 
     roles: tuple[tuple[str, Role], ...] = (*((a, "tile") for a in sorted(chunks - {a for a, _ in k.roles})), *k.roles)
     place = {a: i for i, (a, _) in enumerate(roles)}
     merged = (replace(e, dims=tuple(sorted(e.dims, key=place.__getitem__))) for e in body)
-    rest = (replace(e, args=_args(e, values)) for e in k.body)
+    rest = (e.renamed(values) for e in k.body)
     stored = tuple(replace(s, value=values.get(s.value, s.value)) for s in k.stores)
     return replace(k, roles=roles, loads=(*loads, *own), body=(*merged, *rest), stores=stored)
 
@@ -130,8 +130,4 @@ def _eqn_at(e: Eqn, names: Mapping[str, str], axes: Mapping[str, str]) -> Eqn:
         return tuple(axes.get(a, a) for a in some)
 
     along = e.axes if e.op == "size" else other(e.axes)
-    return replace(e, out=names[e.out], args=_args(e, names), axes=along, dims=other(e.dims))
-
-
-def _args(e: Eqn, names: Mapping[str, str]) -> tuple[Arg, ...]:
-    return tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
+    return replace(e.renamed(names), axes=along, dims=other(e.dims))

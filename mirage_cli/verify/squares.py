@@ -18,6 +18,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, live_eqns, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
+from mirage_cli.verify.interpret import applied
 from mirage_cli.verify.residues import DRAW, Array, Residues, joint_taint
 
 DRAWS = 64
@@ -52,7 +53,7 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
     rows: dict[str, dict[str, Axes]] = {t.name: {t.name: {d: d for d in t.dims}} for t in program.inputs}
     sizes = program.sizes
     for i, e in enumerate(program.eqns):
-        env[e.out] = _apply(e, env, semantics)
+        env[e.out] = applied(e, env, semantics)
         rows[e.out] = _rows_of(e, rows, sizes)
         if not _adds_doubt(e, env):
             continue
@@ -68,21 +69,17 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
         both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first
         many = {**env, name: both}
         for q in needed:
-            many[q.out] = _apply(q, many, semantics)
+            many[q.out] = applied(q, many, semantics)
         found[name] = env[name] = replace(again, data=_first_sure(both, many[e.out], rows[e.out][name]))
         for q in program.eqns[: i + 1]:
             if name in rows[q.out]:
-                env[q.out] = _apply(q, env, semantics)
+                env[q.out] = applied(q, env, semantics)
     return found
 
 
 def _of_positive_numbers(eqns: Iterable[Eqn]) -> set[str]:
     """What operators make that are tested on positive numbers alone: roots and logarithms are among them."""
     return {e.out for e in eqns if OPS[e.op].domain[0][0] >= 0}
-
-
-def _apply(e: Eqn, env: Mapping[str, Residues], semantics: FieldSemantics) -> Residues:
-    return semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
 
 
 def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str, int]) -> dict[str, Axes]:
