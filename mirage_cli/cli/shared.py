@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -278,8 +278,11 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
-Entry = tuple["Key", "Best"]
-"""What is stored: under which key, and its best kernel."""
+class StoredBest(NamedTuple):
+    """The best kernel that is stored under a key."""
+
+    key: Key
+    best: Best
 
 
 def best_of(
@@ -296,8 +299,8 @@ def best_of(
     if others:
         tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     chosen = chosen_of(stored[first], target)
-    tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
-    return program, *chosen
+    tell_gpu(program.name, chosen.key, [e.key for e in stored[first]], target)
+    return program, chosen.key, chosen.best
 
 
 def bests_of(
@@ -310,53 +313,55 @@ def bests_of(
     if not found:
         raise nothing_stored(store, programs, target)
     if missing := [changed(programs, i) for i in range(len(programs)) if i not in found]:
-        gpu = next(iter(found.values()))[0].gpu_name
+        gpu = next(iter(found.values())).key.gpu_name
         served = "which the kernels of other sizes serve" if programs[0].dynamic else "which the file refuses"
         warn(f"{programs[0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
-    return [(programs[i], *entry) for i, entry in found.items()]
+    return [(programs[i], e.key, e.best) for i, e in found.items()]
 
 
-def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dict[int, Entry]:
+def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dict[int, StoredBest]:
     """The best stored kernel of each program that has one, by the program's number, all of one GPU: that of the first,
     as `chosen_of` takes it. Which GPU it is is said on stderr, where none was named."""
     stored = stored_for(store, programs, target)
     if not stored:
         return {}
     first = next(iter(stored))
-    taken, _ = chosen_of(stored[first], target)
-    tell_gpu(programs[first].name, taken, [key for key, _ in stored[first]], target)
-    mine = {i: [e for e in entries if e[0].gpu_name == taken.gpu_name] for i, entries in stored.items()}
+    taken = chosen_of(stored[first], target).key
+    tell_gpu(programs[first].name, taken, [e.key for e in stored[first]], target)
+    mine = {i: [e for e in entries if e.key.gpu_name == taken.gpu_name] for i, entries in stored.items()}
     return {i: chosen_of(entries, target) for i, entries in mine.items() if entries}
 
 
-def stored_for(store: Database, programs: Sequence[Program], target: str) -> dict[int, list[Entry]]:
+def stored_for(store: Database, programs: Sequence[Program], target: str) -> dict[int, list[StoredBest]]:
     """The best kernels that are stored, by the number of the program, for the GPU that is named."""
     from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.target.gpus import find_target
 
     named = None if target == "auto" else find_target(target).name
-    entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, e.key.gpu_name)]
+    entries = [
+        StoredBest(e.key, e.best) for e in store.list() if e.best is not None and named in (None, e.key.gpu_name)
+    ]
     hashes = [program_hash(p) for p in programs]
-    return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
+    return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e.key.program_hash == h])}
 
 
 def nothing_stored(store: Database, programs: Sequence[Program], target: str) -> NothingStoredError:
     """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
-    others = {key.gpu_name for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
+    others = {e.key.gpu_name for entries in stored_for(store, programs, "auto").values() for e in entries}
     return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
 
 
-def chosen_of(entries: Sequence[Entry], target: str) -> Entry:
+def chosen_of(entries: Sequence[StoredBest], target: str) -> StoredBest:
     """Of one program's: this machine's GPU before others, measured before predicted. All commands that take
     stored kernels have this rule."""
     planned, here = choose_target(target)
     return min(
         entries,
         key=lambda e: (
-            here and e[0].gpu_name != planned.name,
-            e[1].status != "measured",
-            e[0].gpu_name != planned.name,
-            e[1].time_us or 0.0,
+            here and e.key.gpu_name != planned.name,
+            e.best.status != "measured",
+            e.key.gpu_name != planned.name,
+            e.best.time_us or 0.0,
         ),
     )
 

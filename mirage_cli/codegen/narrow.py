@@ -221,9 +221,8 @@ def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
     return raised + x.bits[2] + abs(x.number) + largest <= EXACT[dtype]
 
 
-def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
-    less = subtracted(k, x)
-    less = less if less.axes == want or not less.axes else nodes.Spread(less, want)
+def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool) -> Expr:
+    less = nodes.spread(subtracted(k, x), want)
     if k.type_of(x.byte) == "int32":
         shift, mask, sign = x.bits
         half = nodes.HalfWord(k.block_of(x.byte), shift >= HALF)

@@ -48,7 +48,7 @@ SOON = 100
 """The largest dynamic size at which a kernel is judged in the interpreter."""
 
 
-def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, object]:
+def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None) -> dict[str, object]:
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
     Of the programs, which are one spec's at several sizes, those that the file is made for count. A kernel is also

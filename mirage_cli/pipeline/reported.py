@@ -15,7 +15,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import readable_graph, stored_program
 from mirage_cli.pipeline.profile import KernelProfile, profile
-from mirage_cli.pipeline.roofline import Bounds, bounds
+from mirage_cli.pipeline.roofline import Roofline, bounds
 from mirage_cli.store.records import PREDICTED, Best, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import Result, Times
 from mirage_cli.store.store import Database
@@ -59,7 +59,7 @@ class Section:
     target: Target | None
     graph: MuGraph | None
     profiles: tuple[KernelProfile, ...]
-    bounds: Bounds | None
+    bounds: Roofline | None
     verdict: Verdict | None
     contestants: tuple[Contestant, ...]
     source: str

@@ -197,7 +197,7 @@ class Space:
         }
         self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
         self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
-        self.written_down: dict[Expansion, Written | InexpressibleError] = {}
+        self.written_down: dict[Expansion, Equations | InexpressibleError] = {}
         self.recomputing: dict[Expansion, bool] = {}
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
@@ -282,7 +282,7 @@ class Space:
             self.cuts["operands without the program's coefficient"] += len(within) - len(kept)
         return kept
 
-    def written(self, e: Expansion) -> Written:
+    def written(self, e: Expansion) -> Equations:
         """The equations of an expansion, worked out once. Raises InexpressibleError."""
         if e not in self.written_down:
             try:
@@ -505,7 +505,7 @@ def value_name(d: Decomposition, f: Form, taken: Container[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Equations:
     """An expansion as equations: loads with the names that the kernel gives them and how, and each class's value."""
 
     loads: tuple[tuple[str, Form, Access], ...]
@@ -536,7 +536,7 @@ def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, .
     return tuple(sorted(dims, key=lambda a: order[a]))
 
 
-def equations(d: Decomposition, e: Expansion) -> Written:
+def equations(d: Decomposition, e: Expansion) -> Equations:
     """The equations of an expansion, common subexpressions computed once, and nothing that no target needs: another
     node may have had a class in passing. What is read from memory is renamed by reading it under other names.
 
@@ -624,7 +624,7 @@ class _Writer:
         names = substitution(s.axes)
         self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
 
-    def written(self) -> Written:
+    def written(self) -> Equations:
         """What the targets need: where a step's result is read from memory, the steps in front of it are not."""
         for t, f in zip(self.d.program.outputs, self.d.outputs, strict=True):
             made = self.known[self.value[f]] if f in self.targets else None
@@ -633,4 +633,4 @@ class _Writer:
         targets = {self.value[t] for t in self.targets}
         eqns = tuple(live_eqns(self.eqns, targets))
         used = {v for q in eqns for v in q.values} | targets
-        return Written(tuple(x for x in self.loads if x[0] in used), eqns, self.value)
+        return Equations(tuple(x for x in self.loads if x[0] in used), eqns, self.value)

@@ -188,18 +188,18 @@ Kind = tuple[int, frozenset[Form], bool]
 """Of expansions: how deep they are, the operands that they read, and whether they are faithful."""
 
 
-class KernelGraph(NamedTuple):
+class PricedKernels(NamedTuple):
     """Kernels in order, and the microseconds that they take together."""
 
     us: float
     kernels: tuple[Costed, ...]
 
 
-def _followed_by(c: Costed, us: float, graphs: Iterable[KernelGraph]) -> list[KernelGraph]:
+def _followed_by(c: Costed, us: float, graphs: Iterable[PricedKernels]) -> list[PricedKernels]:
     """These kernel graphs with one more kernel, which takes so long, where no other makes what it makes."""
     targets = set(c.implementation.targets)
     return [
-        KernelGraph(us + g.us, (*g.kernels, c))
+        PricedKernels(us + g.us, (*g.kernels, c))
         for g in graphs
         if all(targets.isdisjoint(k.implementation.targets) for k in g.kernels)
     ]
@@ -209,7 +209,7 @@ class Solved(NamedTuple):
     """The kernel graphs for a state, those that are within the budget they were asked for with."""
 
     budget: float
-    graphs: list[KernelGraph]
+    graphs: list[PricedKernels]
 
 
 class _Search:
@@ -232,7 +232,7 @@ class _Search:
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
         self.solved: dict[tuple[frozenset[Form], int], Solved] = {}
-        self.found: list[KernelGraph] = []  # of the whole program, so far
+        self.found: list[PricedKernels] = []  # of the whole program, so far
         self.ceiling = math.inf
         self.made: greedy.Made = {}
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
@@ -366,13 +366,13 @@ class _Search:
 
     # -- kernel graphs
 
-    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[KernelGraph]:
+    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[PricedKernels]:
         """The cheapest kernel graphs of at most so many kernels that put these classes into memory.
 
         budget: those that take longer are of no use to the caller; infinite when pruning is off.
         """
         if not required:
-            return [KernelGraph(0.0, ())]
+            return [PricedKernels(0.0, ())]
         if kernels == 0:
             self.space.cuts["kernels per graph"] += 1
             return []
@@ -380,7 +380,7 @@ class _Search:
         if key in self.solved and self.solved[key].budget >= budget:
             return [g for g in self.solved[key].graphs if g.us <= budget]
         asked, whole = budget, required == frozenset(self.d.outputs)
-        best: list[KernelGraph] = []
+        best: list[PricedKernels] = []
         tried: set[tuple[Form, ...]] = set()
 
         def most_us() -> float:
@@ -424,7 +424,7 @@ class _Search:
             if len(self.found) == bounds.plans:
                 return
 
-    def worth(self, best: Sequence[KernelGraph], budget: float) -> float:
+    def worth(self, best: Sequence[PricedKernels], budget: float) -> float:
         """What further kernel graphs may cost at most, to be kept beside these."""
         budget = min(budget, self.space.bounds.slack * best[0].us)
         return min(budget, best[-1].us) if len(best) == self.space.bounds.plans else budget
@@ -480,10 +480,10 @@ class _Search:
             return False
         return True
 
-    def shortlist(self, found: list[KernelGraph]) -> list[KernelGraph]:
+    def shortlist(self, found: list[PricedKernels]) -> list[PricedKernels]:
         """The cheapest few, few of each structure: equal structures that differ in algebra alone cost much the same."""
         made: Counter[tuple[object, ...]] = Counter()
-        kept: list[KernelGraph] = []
+        kept: list[PricedKernels] = []
         for g in sorted(found, key=lambda g: g.us):
             shape = tuple(c.implementation.shape for c in g.kernels)
             made[shape] += 1

@@ -14,7 +14,7 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.search.expand import Expansion, Space, Written
+from mirage_cli.search.expand import Equations, Expansion, Space
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
@@ -90,7 +90,7 @@ class LeastWork:
             return math.inf
         return self.target.launch_us + max(self.moving_us(e.targets, written), self.arithmetic_us(written))
 
-    def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
+    def moving_us(self, targets: tuple[Form, ...], written: Equations) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""
         read = () if _masked(written) else tuple((f, access) for _, f, access in written.loads)
         return (self.read_bytes(read) + sum(map(self.storage.bytes_of, targets))) / self.target.dram_bytes_per_us
@@ -115,7 +115,7 @@ class LeastWork:
             accesses.append((x.buffer, access))
         return float(of_parts(parts, accesses, element_bytes, self.sizes))
 
-    def arithmetic_us(self, written: Written) -> float:
+    def arithmetic_us(self, written: Equations) -> float:
         """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part
         of it out."""
         if _masked(written):
@@ -134,5 +134,5 @@ class LeastWork:
         )
 
 
-def _masked(written: Written) -> bool:
+def _masked(written: Equations) -> bool:
     return any(q.type == "bool" for q in written.eqns)

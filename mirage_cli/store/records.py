@@ -171,7 +171,7 @@ class Shown:
     sources: tuple[str, ...] = field(default=())
 
 
-def misfit(value: Json, shape: Shape, where: str = "it") -> str | None:
+def misfit(value: Json, shape: Shape, where: str) -> str | None:
     """The first part of a value that does not have its shape, in words; None where all have."""
     if isinstance(shape, tuple):
         return None if value is None else misfit(value, shape[1], where)
