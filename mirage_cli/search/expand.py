@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias  # Any: what is worked out once
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.graph import Decomposition, Node, Step
@@ -20,6 +20,7 @@ from mirage_cli.algebra.safe import up_to_a_number
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
+from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns, tensor_type
@@ -195,10 +196,8 @@ class Space:
         self.ways = {
             f: Ways.of(tuple(Way.of(f, n, f in self.inputs) for n in nodes)) for f, nodes in self.options.items()
         }
-        self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
-        self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
         self.written_down: dict[Expansion, Equations | InexpressibleError] = {}
-        self.recomputing: dict[Expansion, bool] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
@@ -294,20 +293,17 @@ class Space:
             raise found.with_traceback(None)
         return found
 
+    @once
     def recomputes(self, e: Expansion) -> bool:
-        """`Expansion.recomputes_product`, worked out once."""
-        if e not in self.recomputing:
-            self.recomputing[e] = e.recomputes_product(self.d.nodes)
-        return self.recomputing[e]
+        return e.recomputes_product(self.d.nodes)
 
+    @once
     def enlarges(self, node: Node) -> bool:
         """Whether a product takes an operand of the program's without its small coefficient, or without an input that
         the program multiplies it by; other than an input."""
-        if id(node) not in self.enlarged:
-            taken = [f for f in factors(self.d, node) if not self.d.is_input(f)]
-            larger = any(c > self.coefficients.get(shape, c) for shape, c in map(coefficient, taken))
-            self.enlarged[id(node)] = larger or any(map(self.lacks_input, taken))
-        return self.enlarged[id(node)]
+        taken = [f for f in factors(self.d, node) if not self.d.is_input(f)]
+        larger = any(c > self.coefficients.get(shape, c) for shape, c in map(coefficient, taken))
+        return larger or any(map(self.lacks_input, taken))
 
     def lacks_input(self, operand: Form) -> bool:
         """Whether an operand that the program does not name comes to one of the program's by factors of which one is an
@@ -319,12 +315,11 @@ class Space:
         left = (dict(own).items() - dict(mono).items() for own in self.scaled if {*mono} < {*own})
         return any(a.kind == "input" for rest in left for a, _ in rest)
 
+    @once
     def exceeds(self, node: Node) -> bool:
         """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row
         over its norm is 0."""
-        if id(node) not in self.exceeding:
-            self.exceeding[id(node)] = self.max_degree is not None and node_degree(self.d, node) > self.max_degree
-        return self.exceeding[id(node)]
+        return self.max_degree is not None and node_degree(self.d, node) > self.max_degree
 
 
 def _without(some: list[Expansion], wrong: Callable[[Node], bool]) -> list[Expansion]:

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple  # Any: what is worked out once
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.algebra.graph import Decomposition
+from mirage_cli.ir.once import once
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
@@ -236,7 +237,7 @@ class _Search:
         self.ceiling = math.inf
         self.made: greedy.Made = {}
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
-        self.last: dict[frozenset[Form], list[LastKernel]] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.enumerated = 0
 
     def literal(self) -> _Search:
@@ -455,18 +456,17 @@ class _Search:
                     break
                 heappush(heap, first._replace(us=c.us, is_priced=True, at=(*first.at, n), priced=c))
 
+    @once
     def last_kernels(self, required: frozenset[Form]) -> list[LastKernel]:
         """Of every kernel that may be the last, in the order of groups."""
-        if required not in self.last:
-            found: list[LastKernel] = []
-            for i, targets in enumerate(self.groups(required)):
-                own, others = set(targets), required.difference(targets)
-                for j, r in enumerate(self.readings(targets)):
-                    if own.isdisjoint(r.needs):  # or it needs its own result
-                        rest = others.union(r.needs)
-                        found.append(LastKernel((i, j), r, rest, self.chains.least_kernels(rest)))
-            self.last[required] = found
-        return self.last[required]
+        found: list[LastKernel] = []
+        for i, targets in enumerate(self.groups(required)):
+            own, others = set(targets), required.difference(targets)
+            for j, r in enumerate(self.readings(targets)):
+                if own.isdisjoint(r.needs):  # or it needs its own result
+                    rest = others.union(r.needs)
+                    found.append(LastKernel((i, j), r, rest, self.chains.least_kernels(rest)))
+        return found
 
     def reachable(self, rest: frozenset[Form], kernels: int, remaining_us: float) -> bool:
         """Whether so many kernels may make this in the time that remains."""
