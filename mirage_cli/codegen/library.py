@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from mirage_cli.codegen.torch_source import axis_letters, permuted
 from mirage_cli.codegen.writing import product_text
+from mirage_cli.ir.access import Dims
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
-
-Dims = tuple[str, ...]
 
 
 def buffers_of(kernel: Kernel) -> list[str]:

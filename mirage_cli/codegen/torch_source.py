@@ -19,6 +19,7 @@ from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.access import (
     Access,
     Atom,
+    Dims,
     Index,
     Lookup,
     Quotient,
@@ -50,8 +51,6 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 from mirage_cli.ir.shared import shared
-
-Dims = tuple[str, ...]
 
 
 def torch_source(program: Program, name: str = "reference", blocked: Sequence[str] = ()) -> str:
