@@ -17,10 +17,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from fractions import Fraction
-from typing import Any, Concatenate, ParamSpec, Self  # what an atom is made of, which differs by kind
+from typing import Any, Self  # what an atom is made of, which differs by kind
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
 from mirage_cli.ir.access_text import parse_index, substitution
+from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import FOLDS, OPS, Number
 
 MAX_POWER_BITS = 1000
@@ -116,23 +117,6 @@ def _mono_key(mono: Mono) -> str:
     return ".".join(f"{a.key}^{e}" for a, e in mono)
 
 
-P = ParamSpec("P")
-
-
-def once(work_out: Callable[Concatenate[Algebra, P], Form]) -> Callable[Concatenate[Algebra, P], Form]:
-    """What a method makes of its arguments, all of which are hashable, is worked out once in an algebra."""
-
-    @functools.wraps(work_out)
-    def known(self: Algebra, *args: P.args, **named: P.kwargs) -> Form:
-        key = work_out, args, *named.items()
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = work_out(self, *args, **named)
-        return found
-
-    return known
-
-
 class Algebra:
     """Builds canonical forms; the interpreter `A` of the `canon` column of OPS.
 
@@ -143,7 +127,7 @@ class Algebra:
     def __init__(self) -> None:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
         self.atoms: dict[tuple[Any, ...], Atom] = {}
-        self.known: dict[object, Form] = {}  # what `once` has worked out
+        self.worked_out: dict[object, Form] = {}  # as `once` has it
         self._largest: dict[Atom, dict[Atom, Fraction]] = {}  # what `_largest_in` has
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()

@@ -115,11 +115,11 @@ def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[s
     x is a number times a value of the program. Of others, such as what Σ q·(z + c) leaves without Σ q·c, the program's
     own operators do not make the exponential.
     """
-    values = {_up_to_a_number(f) for f in forms.values()}
+    values = {up_to_a_number(f) for f in forms.values()}
     for atom in [a for a in algebra.atoms.values() if a.kind == "shifted_exp"]:
         x, axes, k = atom.shift
         moving = algebra.scale(algebra.depending(x, axes), k)
-        if moving is x or _up_to_a_number(moving) not in values:
+        if moving is x or up_to_a_number(moving) not in values:
             continue
         shifted, mark = algebra.shifted_exp(moving, axes), algebra.exp(algebra.mark(x, axes))
         dropped, marked = (
@@ -131,7 +131,7 @@ def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[s
     return dict(forms)
 
 
-def _up_to_a_number(x: Form) -> tuple[tuple[Mono, Fraction], ...]:
+def up_to_a_number(x: Form) -> tuple[tuple[Mono, Fraction], ...]:
     """What forms share that are a number times each other."""
     return tuple((mono, c / x.terms[0][1]) for mono, c in x.terms)
 

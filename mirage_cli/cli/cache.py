@@ -60,12 +60,11 @@ class Wanted:
         return [e for e in entries if self.fits(e)]
 
     def fits(self, e: Entry) -> bool:
-        from mirage_cli.cli.shared import gpu_of
 
         named = {"mirage": e.key.mirage, "torch": e.key.torch, "triton": e.key.triton, "driver": e.key.driver}
         return (
             (not self.specs or e.spec in self.specs)
-            and (not self.gpus or gpu_of(e.key) in self.gpus)
+            and (not self.gpus or e.key.gpu_name in self.gpus)
             and (self.before is None or e.at < self.before)
             and all(named[name] == version for name, version in self.versions)
             and (not self.stale or _is_stale(named))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_cli.cli.shared import DatabaseFile, TargetName, command, gpu_of, of_one_gpu, out, warn
+from mirage_cli.cli.shared import DatabaseFile, TargetName, command, of_one_gpu, out, warn
 from mirage_cli.cli.trace import Inputs, Model, model_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export_model(
         for n, (key, best) in of_one_gpu(kernels.store, [p for _, p in owners], target).items():
             i, program = owners[n]
             entries[i].append((program, key, best))
-            gpu = gpu_of(key)
+            gpu = key.gpu_name
         stored = [kernels.written(g.name, some) for g, some in zip(graphs, entries, strict=True)]
     made = packed(name, found, stored, gpu)
     for region, why in made.missing.items():

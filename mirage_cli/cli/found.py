@@ -19,7 +19,6 @@ from mirage_cli.cli.shared import (
     bests_of,
     command,
     command_line,
-    gpu_of,
     out,
     print_text,
     read,
@@ -168,7 +167,7 @@ def schedule_of(store: Database, shown: Shown) -> tuple[Schedule | None, Target 
     if chosen is None and timed:
         chosen = min(timed, key=lambda m: m.median_us or 0.0).schedule
     try:
-        gpu = find_target(gpu_of(shown.key))
+        gpu = find_target(shown.key.gpu_name)
     except TargetError:
         gpu = None
     return (None if chosen is None else Schedule.from_json(chosen)), gpu
@@ -182,7 +181,7 @@ def shown_page(store: Database, shown: Shown, graph: MuGraph) -> str:
     from mirage_cli.pipeline.profile import profile
     from mirage_cli.pipeline.reported import sections
 
-    found = sections(store, {shown.key.program_hash}, gpu_of(shown.key), warn)
+    found = sections(store, {shown.key.program_hash}, shown.key.gpu_name, warn)
     if not found:
         raise NothingStoredError(shown.spec, dict(shown.key.dims))
     section = found[0]
@@ -207,7 +206,7 @@ def explain(
     for part in explanation(best.result):
         out.print(part)
     if graph is not None and best.result.best is not None:
-        for part in predicted(graph, best.result.best.schedule, gpu_of(key)):
+        for part in predicted(graph, best.result.best.schedule, key.gpu_name):
             out.print(part)
     if verdict is not None:
         rows = [

@@ -12,7 +12,6 @@ from mirage_cli.cli.shared import (
     TargetName,
     choose_target,
     command,
-    gpu_of,
     of_one_gpu,
     out,
     read,
@@ -44,7 +43,7 @@ def lock(
 
     programs = [p for p, _ in read(specs, dim, dtype)]
     with reading_store(db) as store:
-        taken = [gpu_of(key) for key, _ in of_one_gpu(store, programs, target).values()]
+        taken = [key.gpu_name for key, _ in of_one_gpu(store, programs, target).values()]
         chosen, here = choose_target(taken[0] if taken else target)
         found = [pinned(store, program, chosen, here) for program in programs]
     pins = [pin for pin in found if pin]

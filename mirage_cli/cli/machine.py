@@ -32,7 +32,7 @@ class Check:
     required: bool = False
 
 
-def examine(database: Path | None = None) -> list[Check]:
+def examine(database: Path | None) -> list[Check]:
     """Every check, in the order in which a person would mend them. Imports torch and triton. Changes nothing.
 
     database: the file to look at, instead of the one that would be used.

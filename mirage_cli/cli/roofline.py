@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mirage_cli.cli.layout import Sheet
     from mirage_cli.ir.program import Program
     from mirage_cli.pipeline.parallel import Cost, Join, Split
-    from mirage_cli.pipeline.roofline import Bounds
+    from mirage_cli.pipeline.roofline import Roofline
     from mirage_cli.target.gpus import Target
 
 MOST_GPUS = 1024
@@ -80,7 +80,7 @@ def counts_of(text: str) -> list[int]:
     return counts
 
 
-def levels_sheet(program: Program, b: Bounds, target: Target) -> Sheet:
+def levels_sheet(program: Program, b: Roofline, target: Target) -> Sheet:
     from mirage_cli.cli.layout import Column, Sheet, figures
     from mirage_cli.cli.tables import sizes_text
     from mirage_cli.cli.units import bytes_text, flops_text, us_text
@@ -100,7 +100,7 @@ def levels_sheet(program: Program, b: Bounds, target: Target) -> Sheet:
     return sheet
 
 
-def parallel_sheet(one: Bounds, x: Parallel) -> Sheet:
+def parallel_sheet(one: Roofline, x: Parallel) -> Sheet:
     from mirage_cli.cli.layout import Column, Sheet, figures
     from mirage_cli.cli.units import bytes_text, flops_text
 
@@ -125,7 +125,7 @@ def parallel_sheet(one: Bounds, x: Parallel) -> Sheet:
     return sheet
 
 
-def document(program: Program, b: Bounds, parallel: Sequence[Parallel]) -> dict[str, object]:
+def document(program: Program, b: Roofline, parallel: Sequence[Parallel]) -> dict[str, object]:
     """An element of `results`: docs/json.md has its keys."""
     from dataclasses import asdict
 
@@ -168,7 +168,7 @@ def join(j: Join) -> dict[str, object]:
     return {"tensor": j.tensor, "op": j.op, "dtype": j.travels_as, "moved_bytes": j.moved_bytes}
 
 
-def picture(found: Sequence[tuple[Program, Bounds, Sequence[Parallel]]], target: Target) -> str:
+def picture(found: Sequence[tuple[Program, Roofline, Sequence[Parallel]]], target: Target) -> str:
     """The roofs with a circle for each program, at the time that no plan undercuts."""
     from mirage_cli.cli.charts import Point
     from mirage_cli.cli.charts import roofline as drawn

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -278,8 +278,11 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
-Entry = tuple["Key", "Best"]
-"""What is stored: under which key, and its best kernel."""
+class StoredBest(NamedTuple):
+    """The best kernel that is stored under a key."""
+
+    key: Key
+    best: Best
 
 
 def best_of(
@@ -296,8 +299,8 @@ def best_of(
     if others:
         tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     chosen = chosen_of(stored[first], target)
-    tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
-    return program, *chosen
+    tell_gpu(program.name, chosen.key, [e.key for e in stored[first]], target)
+    return program, chosen.key, chosen.best
 
 
 def bests_of(
@@ -310,53 +313,55 @@ def bests_of(
     if not found:
         raise nothing_stored(store, programs, target)
     if missing := [changed(programs, i) for i in range(len(programs)) if i not in found]:
-        gpu = gpu_of(next(iter(found.values()))[0])
+        gpu = next(iter(found.values())).key.gpu_name
         served = "which the kernels of other sizes serve" if programs[0].dynamic else "which the file refuses"
         warn(f"{programs[0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
-    return [(programs[i], *entry) for i, entry in found.items()]
+    return [(programs[i], e.key, e.best) for i, e in found.items()]
 
 
-def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dict[int, Entry]:
+def of_one_gpu(store: Database, programs: Sequence[Program], target: str) -> dict[int, StoredBest]:
     """The best stored kernel of each program that has one, by the program's number, all of one GPU: that of the first,
     as `chosen_of` takes it. Which GPU it is is said on stderr, where none was named."""
     stored = stored_for(store, programs, target)
     if not stored:
         return {}
     first = next(iter(stored))
-    taken, _ = chosen_of(stored[first], target)
-    tell_gpu(programs[first].name, taken, [key for key, _ in stored[first]], target)
-    mine = {i: [e for e in entries if gpu_of(e[0]) == gpu_of(taken)] for i, entries in stored.items()}
+    taken = chosen_of(stored[first], target).key
+    tell_gpu(programs[first].name, taken, [e.key for e in stored[first]], target)
+    mine = {i: [e for e in entries if e.key.gpu_name == taken.gpu_name] for i, entries in stored.items()}
     return {i: chosen_of(entries, target) for i, entries in mine.items() if entries}
 
 
-def stored_for(store: Database, programs: Sequence[Program], target: str) -> dict[int, list[Entry]]:
+def stored_for(store: Database, programs: Sequence[Program], target: str) -> dict[int, list[StoredBest]]:
     """The best kernels that are stored, by the number of the program, for the GPU that is named."""
     from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.target.gpus import find_target
 
     named = None if target == "auto" else find_target(target).name
-    entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, gpu_of(e.key))]
+    entries = [
+        StoredBest(e.key, e.best) for e in store.list() if e.best is not None and named in (None, e.key.gpu_name)
+    ]
     hashes = [program_hash(p) for p in programs]
-    return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
+    return {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e.key.program_hash == h])}
 
 
 def nothing_stored(store: Database, programs: Sequence[Program], target: str) -> NothingStoredError:
     """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
-    others = {gpu_of(key) for entries in stored_for(store, programs, "auto").values() for key, _ in entries}
+    others = {e.key.gpu_name for entries in stored_for(store, programs, "auto").values() for e in entries}
     return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
 
 
-def chosen_of(entries: Sequence[Entry], target: str) -> Entry:
+def chosen_of(entries: Sequence[StoredBest], target: str) -> StoredBest:
     """Of one program's: this machine's GPU before others, measured before predicted. All commands that take
     stored kernels have this rule."""
     planned, here = choose_target(target)
     return min(
         entries,
         key=lambda e: (
-            here and gpu_of(e[0]) != planned.name,
-            e[1].status != "measured",
-            gpu_of(e[0]) != planned.name,
-            e[1].time_us or 0.0,
+            here and e.key.gpu_name != planned.name,
+            e.best.status != "measured",
+            e.key.gpu_name != planned.name,
+            e.best.time_us or 0.0,
         ),
     )
 
@@ -369,13 +374,13 @@ def shown_for(store: Database, id: str, target: str) -> tuple[Shown, ...]:
     found = store.show(id)
     if target != "auto":
         named = find_target(target).name
-        mine = tuple(s for s in found if gpu_of(s.key) == named)
+        mine = tuple(s for s in found if s.key.gpu_name == named)
         if found and not mine:
-            raise NothingForGpuError(id, named, sorted({gpu_of(s.key) for s in found}))
+            raise NothingForGpuError(id, named, sorted({s.key.gpu_name for s in found}))
         return mine
     planned, here = choose_target(target)
     measured = [any(m.median_us is not None for m in s.measurements) for s in found]
-    other = [gpu_of(s.key) != planned.name for s in found]
+    other = [s.key.gpu_name != planned.name for s in found]
     order = sorted(range(len(found)), key=lambda i: (here and other[i], not measured[i], other[i]))
     return tuple(found[i] for i in order)
 
@@ -383,14 +388,9 @@ def shown_for(store: Database, id: str, target: str) -> tuple[Shown, ...]:
 def tell_gpu(name: str, taken: Key, among: Iterable[Key], target: str) -> None:
     """Says on stderr which GPU's entry was taken, where none was named and it might have been another's."""
     planned, _ = choose_target("auto")
-    rest = sorted({gpu_of(x) for x in among} - {gpu_of(taken)})
-    if target == "auto" and (rest or gpu_of(taken) != planned.name):
-        tell_choice(name, f"the kernel for {gpu_of(taken)}", rest, "--target")
-
-
-def gpu_of(key: Key) -> str:
-    """The GPU that what is stored was measured on, or planned for."""
-    return key.gpu.removesuffix(" (predicted)")
+    rest = sorted({x.gpu_name for x in among} - {taken.gpu_name})
+    if target == "auto" and (rest or taken.gpu_name != planned.name):
+        tell_choice(name, f"the kernel for {taken.gpu_name}", rest, "--target")
 
 
 def changed(programs: Sequence[Program], i: int) -> str:

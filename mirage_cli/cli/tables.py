@@ -36,7 +36,7 @@ def about_text(about: About) -> str:
     return f"{about.spec} {sizes_text(about.dims)}"
 
 
-def results_tables(results: Sequence[Result], about: str = "") -> list[Sheet]:
+def results_tables(results: Sequence[Result], about: str) -> list[Sheet]:
     """A table for each spec, dtype and set of axes: a line for each size, with its best kernel. about: of all, for the
     titles."""
     groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r.about.spec, r.about.dtype, [*r.about.dims]))]

@@ -23,7 +23,6 @@ from mirage_cli.cli.shared import (
     ShardOption,
     TargetName,
     command,
-    gpu_of,
     out,
     overrides,
     read,
@@ -199,12 +198,12 @@ def judge_stored(
 
     mine = [(e.key, e.best) for e in store.list() if e.best and e.key.program_hash == program_hash(program)]
     for key, best in mine:
-        if gpu is None or gpu_of(key) == gpu.name:
+        if gpu is None or key.gpu_name == gpu.name:
             try:
                 ok, claim = judged(store, program, key, best, seed, interpreter)
             except MirageError as error:
                 ok, claim = False, str(error).partition("\n")[0]
-            yield Answer(name_of(program), best.mugraph, gpu_of(key), ok, claim)
+            yield Answer(name_of(program), best.mugraph, key.gpu_name, ok, claim)
 
 
 def judged(

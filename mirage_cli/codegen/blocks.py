@@ -27,7 +27,7 @@ from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Arg, Eqn, Tensor, cast_of
 from mirage_cli.ir.schedule import KernelSchedule, block_order, block_sizes, on_matrix_units
 from mirage_cli.ir.tables import TableEntry
-from mirage_cli.ir.whole import EXACT, LOADED, Bounds, bounds
+from mirage_cli.ir.whole import EXACT, LOADED, Interval, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -392,7 +392,7 @@ class ScheduledKernel:
         return tuple(d for d in axes if d in dims & self.padded)
 
     @cached_property
-    def small_integers(self) -> Mapping[str, Bounds]:
+    def small_integers(self) -> Mapping[str, Interval]:
         """Values that are whole numbers which the program's type holds exactly: what they are computed in, unless a
         larger integer is made of them. In bfloat16 what products take: all else is in float32 where it is read."""
         found = self.bounded
@@ -406,7 +406,7 @@ class ScheduledKernel:
         return kept
 
     @cached_property
-    def bounded(self) -> Mapping[str, Bounds]:
+    def bounded(self) -> Mapping[str, Interval]:
         """Whole numbers that the program's type holds exactly, and of which no larger integer is made."""
         if self.graph.dtype not in EXACT:
             return {}

@@ -139,7 +139,7 @@ def _rounded(k: ScheduledKernel, e: Eqn, dtype: str, want: Axes) -> Expr:
     """A value in a floating-point type."""
     (a,) = e.values
     if k.type_of(a) == dtype:
-        return spread(k.block_of(a), want)
+        return nodes.spread(k.block_of(a), want)
     x = _argument(k, a, want, e, False)
     return x if dtype == "float32" else nodes.Cast(x, "float32", dtype)
 
@@ -229,7 +229,7 @@ def branched(k: ScheduledKernel, e: Eqn, a: str | Number, want: Axes) -> Expr:
 def _shifted_exp(k: ScheduledKernel, e: Eqn, want: Axes) -> Expr:
     """exp(x - m) for a running maximum: one multiply-add and one exp2, or the difference first."""
     x, m = (str(a) for a in e.args)
-    shift = spread(nodes.Shift(m, k.axes_of(m)), want)
+    shift = nodes.spread(nodes.Shift(m, k.axes_of(m)), want)
     factor = k.postponed.get(x, 1.0)
     return nodes.ExpDifference(_argument(k, x, want, e, False), shift, m in k.subtracted_first, want, factor)
 
@@ -256,7 +256,7 @@ def _argument(k: ScheduledKernel, a: str | Number, want: Axes, e: Eqn, whole: bo
     if OPS[e.op].masks and e.type == "bool" and want and not x.axes and _compares_floats(k, a):
         # Triton's interpreter repeats the mask as float32, which has no `&`
         x = nodes.Apply("gt", (nodes.Cast(x, kind, "int32"), nodes.Literal(Fraction(0), True)), True, ())
-    return spread(x, want)
+    return nodes.spread(x, want)
 
 
 def _compares_floats(k: ScheduledKernel, mask: str) -> bool:
@@ -264,11 +264,6 @@ def _compares_floats(k: ScheduledKernel, mask: str) -> bool:
     e = k.eqns.get(mask)
     kinds = [(v, k.type_of(v)) for v in e.values] if e is not None else []
     return any(_compares_floats(k, v) if kind == "bool" else kind != "int32" for v, kind in kinds)
-
-
-def spread(x: Expr, want: Axes) -> Expr:
-    """A block made to broadcast against these axes, of which its own are a part in order."""
-    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
 # -- reductions
@@ -319,7 +314,7 @@ def _decaying(k: ScheduledKernel, e: Scan) -> tuple[Expr, Expr]:
     def whole(x: Expr) -> Expr:
         if not x.axes:
             return x if not isinstance(x, nodes.Literal) or not space else nodes.Full(x, "float32", space)
-        return x if x.axes == space else nodes.Repeated(spread(x, space), space)
+        return x if x.axes == space else nodes.Repeated(nodes.spread(x, space), space)
 
     first, *others = (whole(block(a)) for a in e.factors)
     for other in others:
@@ -577,7 +572,7 @@ def _spread_factors(k: ScheduledKernel, e: Eqn) -> tuple[Expr, Expr, Axes]:
         raise EmitError("product too large to multiply out")
     both = factors(e)
     told = {d for v in both for d in k.axes_of(v)} == {*space}
-    a, b = (spread(as_float(k, v, k.block_of(v) if told else k.full_block(v)), space) for v in both)
+    a, b = (nodes.spread(as_float(k, v, k.block_of(v) if told else k.full_block(v)), space) for v in both)
     return a, b, space
 
 

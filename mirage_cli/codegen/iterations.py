@@ -20,7 +20,6 @@ from mirage_cli.codegen.expressions import (
     neutral,
     product,
     shows_nan,
-    spread,
     summands,
     unfolded,
 )
@@ -94,12 +93,12 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
         yield plan.Let(k.before[e.out], k.block_of(e.out))
     yield from (plan.Let(e.out, restarted(k, e, x)) for x in s.anew if x.accumulator == e.out)
     for m, g in degrees:
-        factor = spread(nodes.Factor(m, k.axes_of(m)), axes)
+        factor = nodes.spread(nodes.Factor(m, k.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
     if factored := k.factored.get(e.out):
         part = unfolded(k, e, nodes.Value(factored.part, matrices(k, e).axes))
         for v in factored.by:
-            part = nodes.Apply("mul", (part, spread(as_float(k, v, k.block_of(v)), axes)), True, axes)
+            part = nodes.Apply("mul", (part, nodes.spread(as_float(k, v, k.block_of(v)), axes)), True, axes)
         yield plan.Let(e.out, nodes.Added(e.out, part))
     elif e.op == "dot" and on_matrix_units(e, k.dims, k.block) and axes == matrices(k, e).axes:
         yield plan.Let(e.out, matrix_product(s, e, e.out))
@@ -120,7 +119,7 @@ def restarted(k: ScheduledKernel, e: Eqn, x: Anew) -> nodes.Expr:
     if shows_nan(k, k.eqns[x.extremum]):
         stays = nodes.Apply("or", (stays, nodes.Apply("isnan", (before,), True, axes)), True, axes)
     other = branched(k, e, x.other, k.axes_of(e.out))
-    return nodes.Apply("where", (spread(stays, other.axes), k.block_of(e.out), other), True, other.axes)
+    return nodes.Apply("where", (nodes.spread(stays, other.axes), k.block_of(e.out), other), True, other.axes)
 
 
 def completed(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:

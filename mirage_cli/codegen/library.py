@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mirage_cli.codegen.torch_source import axis_letters
+from mirage_cli.codegen.torch_source import axis_letters, permuted
+from mirage_cli.codegen.writing import product_text
+from mirage_cli.ir.access import Dims
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
-
-Dims = tuple[str, ...]
 
 
 def buffers_of(kernel: Kernel) -> list[str]:
@@ -135,8 +134,7 @@ def _viewed(
 
     def length(group: Dims) -> str:
         given = [f"{name}.shape[{dims.index(d)}]" for d in group if d in dynamic]
-        number = math.prod(sizes[d] for d in group if d not in dynamic)
-        return " * ".join([*given, *[str(number)] * (number != 1 or not given)])
+        return product_text([*given, *(sizes[d] for d in group if d not in dynamic)])
 
     return f"{name}.view({', '.join(map(length, groups))})"
 
@@ -154,8 +152,4 @@ def _matrix(
     text = names[x.buffer]
     if tuple(len(g) for g in in_memory) != (1,) * len(dims) or _has_other_shape(graph, x):
         text = _viewed(graph, x, in_memory, sizes, names)
-    if in_memory == list(wanted):
-        return text
-    if in_memory[:-2] == list(wanted[:-2]):
-        return f"{text}.mT"
-    return f"{text}.permute({', '.join(str(in_memory.index(g)) for g in wanted)})"
+    return permuted(text, in_memory, [*wanted])

@@ -117,8 +117,7 @@ def read(k: ScheduledKernel, e: Eqn) -> Sequence[str]:
 def _whole(k: ScheduledKernel, a: Arg, want: Axes) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, True)
-    x = nodes.Cast(k.block_of(a), k.type_of(a), "int32")
-    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
+    return nodes.spread(nodes.Cast(k.block_of(a), k.type_of(a), "int32"), want)
 
 
 def _adds_exactly(k: ScheduledKernel, e: Eqn) -> bool:
@@ -136,7 +135,7 @@ def _in_type(x: Expr, kind: str, want: Axes, computed_in: str) -> Expr:
     if kind not in (computed_in, "bool"):
         x = nodes.Cast(x, kind, computed_in)
     x = nodes.MatrixType(x) if computed_in == "bfloat16" else x
-    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
+    return nodes.spread(x, want)
 
 
 def _sum(
@@ -222,9 +221,8 @@ def _stays_exact(k: ScheduledKernel, x: Sum) -> bool:
     return raised + x.bits[2] + abs(x.number) + largest <= EXACT[dtype]
 
 
-def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool = False) -> Expr:
-    less = subtracted(k, x)
-    less = less if less.axes == want or not less.axes else nodes.Spread(less, want)
+def _written(k: ScheduledKernel, x: Sum, want: Axes, pure: bool) -> Expr:
+    less = nodes.spread(subtracted(k, x), want)
     if k.type_of(x.byte) == "int32":
         shift, mask, sign = x.bits
         half = nodes.HalfWord(k.block_of(x.byte), shift >= HALF)

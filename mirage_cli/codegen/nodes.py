@@ -830,3 +830,8 @@ Expr: TypeAlias = (
     | Ended
     | Added
 )
+
+
+def spread(x: Expr, want: Axes) -> Expr:
+    """A block made to broadcast against these axes, of which its own are a part in order."""
+    return x if x.axes == want or not x.axes else Spread(x, want)

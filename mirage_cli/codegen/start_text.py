@@ -29,7 +29,7 @@ def start_body(
     sizes: Mapping[str, int | str],
     kernels: Mapping[str, KernelSource],
     names: Mapping[str, str],
-    patient: bool = False,
+    patient: bool,
     by_triton: str = "_by_triton(",
 ) -> str:
     """The lines of `_start(plan, *inputs)`. It returns what the public function does.

@@ -19,6 +19,7 @@ from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.access import (
     Access,
     Atom,
+    Dims,
     Index,
     Lookup,
     Quotient,
@@ -50,8 +51,6 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 from mirage_cli.ir.shared import shared
-
-Dims = tuple[str, ...]
 
 
 def torch_source(program: Program, name: str = "reference", blocked: Sequence[str] = ()) -> str:
@@ -218,7 +217,7 @@ class _Writer:
         value = self.values[p.value]
         text = self.tensor(value, value.type)
         if is_view(p.access):
-            return f"{self.part(p)}.copy_({_permuted(text, value.layout, dims_of(p.access))})"
+            return f"{self.part(p)}.copy_({permuted(text, value.layout, dims_of(p.access))})"
         shape, sizes, count = [self.program.sizes[d] for d in p.tensor.dims], self.program.sizes, len(p.access)
         while count and self.is_slice(p.access, count - 1):
             count -= 1
@@ -227,7 +226,7 @@ class _Writer:
         slices = [_slice(i, n, sizes) for i, n in zip(p.access[count:], shape[count:], strict=True)]
         while slices and slices[-1] == ":":
             slices.pop()
-        name, source = self.names[p.tensor.name], _permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
+        name, source = self.names[p.tensor.name], permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
         if nowhere := may_name_nothing(p.access[:count]):
             there = " & ".join(f"({self.position(i, dims)} >= 0)" for i in nowhere)
             places, source = self.named_again(name, there, dims, places, slices, source)
@@ -272,7 +271,7 @@ class _Writer:
 
     def output(self, t: Tensor) -> str:
         value = self.values[t.name]
-        text = f"{_permuted(self.tensor(value, value.type), value.layout, t.dims)}.contiguous()"
+        text = f"{permuted(self.tensor(value, value.type), value.layout, t.dims)}.contiguous()"
         if self.rounds_integers(t, value):
             return f"{text}.to({self.float_of(t)})"
         return f"{text}.to({t.dtype})" if t.dtype in FLOAT8 else text
@@ -378,7 +377,7 @@ class _Writer:
                 continue
             order = tuple(v for w in x.layout if w != within for v in ((w, within) if w == block else (w,)))
             place = order.index(block)
-            text = f"{_permuted(x.text, x.layout, order)}.flatten({place}, {place + 1})"
+            text = f"{permuted(x.text, x.layout, order)}.flatten({place}, {place + 1})"
             return text, tuple(d if w == block else both[w].dims[0] for w in order if w != within)
         return None
 
@@ -525,7 +524,7 @@ class _Writer:
         options = zip(row.options, row.numbers(e.args), strict=True)
         numbers = {name: _number(number, "float") for (name, _), number in options}
         last = (*_without(x.layout, e.axes), *e.axes)
-        moved = _permuted(x.text, x.layout, last)
+        moved = permuted(x.text, x.layout, last)
         sizes = ", ".join(self.size(d) for d in e.axes)
         if not row.moved and not row.reduces and len(e.axes) > 1:  # a function of one torch axis: make them one
             flat = f"{moved}.flatten({-len(e.axes)})"
@@ -553,11 +552,11 @@ class _Writer:
         one_matrix = not batch and len(columns) <= 1
         matrices = bool(batch) and len(rows) == len(columns) == 1
         if len(summed) == len(e.axes) == 1 and (one_matrix or matrices):
-            left = _permuted(a.text, a.layout, (*batch, *rows, *summed))
-            right = _permuted(b.text, b.layout, (*batch, *summed, *columns))
+            left = permuted(a.text, a.layout, (*batch, *rows, *summed))
+            right = permuted(b.text, b.layout, (*batch, *summed, *columns))
             return row.torch.format(left, right), (*batch, *rows, *columns)
         if not batch and len(rows) == len(e.axes) == 1 and len(columns) == 2 and b.layout[1:-1] == summed:
-            left = _permuted(a.text, a.layout, (*rows, *summed))
+            left = permuted(a.text, a.layout, (*rows, *summed))
             return row.torch.format(left, b.text), (*b.layout[:1], *rows, *b.layout[-1:])
         layout = (*batch, *rows, *columns)
         letters = axis_letters((*a.layout, *b.layout))
@@ -596,7 +595,7 @@ class _Writer:
     def aligned(self, value: _Value, layout: Dims, want: Type, dtype: str = "dtype") -> str:
         """The value so that it broadcasts against tensors of this layout."""
         have = tuple(d for d in layout if d in value.layout)
-        text = _permuted(self.tensor(value, want, dtype), value.layout, have)
+        text = permuted(self.tensor(value, want, dtype), value.layout, have)
         if have == layout[len(layout) - len(have) :]:
             return text
         tail = layout[layout.index(have[0]) :]
@@ -657,7 +656,8 @@ def _places(layout: Dims, axes: Sequence[str]) -> str:
     return str(places[0]) if len(places) == 1 else str(places)
 
 
-def _permuted(text: str, layout: Dims, target: Dims) -> str:
+def permuted(text: str, layout: Sequence[object], target: Sequence[object]) -> str:
+    """A tensor with its axes, or groups of axes, in another order."""
     if layout == target:
         return text
     if layout[:-2] == target[:-2]:

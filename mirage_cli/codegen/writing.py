@@ -47,6 +47,7 @@ def input_text(t: Tensor, sizes: Mapping[str, int | str]) -> str:
 
 
 def product_text(factors: Iterable[int | str]) -> str:
+    """Numbers multiplied out, behind the names."""
     factors = list(factors)
     number = prod(x for x in factors if isinstance(x, int))
     names = [x for x in factors if isinstance(x, str)]

@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from mirage_cli.ir.hashed import hashed_once
 
 T = TypeVar("T")
+Dims = tuple[str, ...]
+"""Axes of a tensor or a value, in order."""
 Distinct = Mapping[str, tuple[str, ...]]
 """Tables that hold no integer twice, with their axes."""
 NOT_DISTINCT: Distinct = MappingProxyType({})

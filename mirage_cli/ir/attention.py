@@ -10,11 +10,11 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from math import inf
 
+from mirage_cli.ir.access import Dims
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, tensor_type
 
-Dims = tuple[str, ...]
 At = Callable[[Arg], Eqn]
 NOTHING = Eqn("", "", (), (), (), "float")
 """The equation of an input or a number."""

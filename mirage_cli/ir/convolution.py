@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from mirage_cli.ir.access import Index
+from mirage_cli.ir.access import Dims, Index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Eqn, Program
 
-Dims = tuple[str, ...]
 MOST_WINDOWS = 3
 """Axes with windows of the convolutions that PyTorch has."""
 

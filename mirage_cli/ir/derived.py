@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, combined, index
+from mirage_cli.ir.access import Index, combined
 from mirage_cli.ir.ops import OPS, Number
-from mirage_cli.ir.positions import of_positions
+from mirage_cli.ir.positions import of_number, of_positions
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, equation, live_eqns, sort_dims
 
 
@@ -141,7 +141,7 @@ def lower(program: Program) -> Program:
     renamed: dict[str, str] = {}
     places = _Places(program, b)
     for e in program.eqns:
-        args = tuple(renamed.get(a, a) if isinstance(a, str) else a for a in e.args)
+        args = e.renamed(renamed).args
         if e.op not in DERIVED:
             b.append(places.of(equation(e.out, e.op, args, e.axes, b.known, b.order)))
             continue
@@ -197,9 +197,7 @@ class _Places:
         return e
 
     def place(self, a: Arg) -> Index | None:
-        if isinstance(a, str):
-            return self.places.get(a)
-        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+        return self.places.get(a) if isinstance(a, str) else of_number(a)
 
     def made(self, e: Eqn) -> Index | None:
         x, y = map(self.place, e.args) if len(e.args) == 2 else (None, None)

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, index
+from mirage_cli.ir.access import Index
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.positions import of_positions
+from mirage_cli.ir.positions import of_number, of_positions
 from mirage_cli.ir.program import Arg, Eqn
 
 
@@ -48,9 +48,7 @@ class Instance:
 
     def index_of(self, a: Arg) -> Index | None:
         """What an argument is as an index."""
-        if isinstance(a, str):
-            return self.at.get(a)
-        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+        return self.at.get(a) if isinstance(a, str) else of_number(a)
 
 
 def simpler(e: Eqn, args: tuple[Arg, ...]) -> tuple[str, tuple[Arg, ...]]:

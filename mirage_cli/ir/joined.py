@@ -192,8 +192,7 @@ class _Part:
             if not isinstance(chosen, str):
                 raise _MixedError
             return self.of(chosen)
-        args = tuple(self.of(a) if isinstance(a, str) else a for a in e.args)
-        return self.parts.add(self.eqns, e.op, args, e.axes)
+        return self.parts.add(self.eqns, e.op, e.arguments(self.of), e.axes)
 
     def read(self, source: str, names: Mapping[str, Index], x: Tensor | Eqn) -> str:
         """A read of a value at the part's positions: the value itself where that changes no axis."""

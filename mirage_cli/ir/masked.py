@@ -9,7 +9,7 @@ table are among these. Any other comparison of data may come out either way: it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -115,16 +115,18 @@ def program_bytes(program: Program) -> Moved:
     return Moved(round(inputs), sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs))
 
 
+def _of_positions(a: Arg, eqns: Mapping[str, Eqn], integers: Container[str]) -> Linear | None:
+    """An argument as a sum of positions and of some integers."""
+    return linear(a, eqns, lambda leaf: leaf[0] == "index" or (leaf[0] == "value" and leaf[1] in integers))
+
+
 def _unknown_ends(program: Program, conditions: Mapping[str, Condition]) -> Iterator[str]:
     """Comparisons at which a loop may end, but where is not known: a position is less than a length, say."""
     eqns = {e.out: e for e in program.eqns}
     integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
     for e in program.eqns:
         if OPS[e.op].order is not None and e.out not in conditions:
-            sides = [
-                linear(a, eqns, lambda leaf: leaf[0] == "index" or (leaf[0] == "value" and leaf[1] in integers))
-                for a in e.args
-            ]
+            sides = [_of_positions(a, eqns, integers) for a in e.args]
             leaves = {leaf for x in sides if x is not None for leaf, _ in x.terms}
             if None not in sides and {kind for kind, _ in leaves} == {"index", "value"}:
                 yield e.out
@@ -232,11 +234,7 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     found: dict[str, Condition] = {}
     for e in program.eqns:
         if OPS[e.op].known == "mask" and len(e.args) == 2:
-            operands = (sizes.get(str(a), a) for a in e.args)
-            left, right = (
-                linear(a, eqns, lambda leaf: leaf[0] == "index" or (leaf[0] == "value" and leaf[1] in known))
-                for a in operands
-            )
+            left, right = (_of_positions(sizes.get(str(a), a), eqns, known) for a in e.args)
             if left is not None and right is not None:
                 found[e.out] = Condition(e.op, left.plus(right, -1), known)
     positions = {a for c in found.values() for a in c.positions}

@@ -136,7 +136,7 @@ class _Phase(Instance):
 
     def equations(self, body: tuple[Eqn, ...]) -> Iterator[Eqn]:
         for e in body:
-            args = tuple(self.known[a] if isinstance(a, str) else a for a in e.args)
+            args = e.arguments(self.known.__getitem__)
             folded = self.folded(e, args)
             if isinstance(folded, Index):
                 self.positions[e.out], folded = folded, None

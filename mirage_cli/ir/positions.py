@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_cli.ir.access import Index, combined, index, quotient, remainder
+from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Arg, Eqn
+
+
+def of_number(n: Number) -> Index | None:
+    """A number as an index, where it is a whole one."""
+    return index({}, int(n)) if isinstance(n, Fraction) and n.denominator == 1 else None
 
 
 def position_of(a: Arg, eqns: Mapping[str, Eqn]) -> Index | None:
     """What a value or a number is as an index. eqns: by what they compute."""
     if not isinstance(a, str):
-        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+        return of_number(a)
     e = eqns.get(a)
     if e is None or e.place:
         return e.place if e is not None else None

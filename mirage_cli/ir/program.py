@@ -63,6 +63,7 @@ LINE_BYTES = 128
 SECTOR_BYTES = 32
 """Of a line: the least that moves between the L2 and memory."""
 
+T = TypeVar("T")
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
@@ -214,6 +215,15 @@ class Eqn:
     def spans(self) -> frozenset[str]:
         """The axes of its result and of all that it reduces. What is read elsewhere is read once for each place."""
         return frozenset(self.dims if self.names else (*self.dims, *self.acts_on))
+
+    def arguments(self, of: Callable[[str], T]) -> tuple[T | Number, ...]:
+        """Its arguments, with `of` a value in the place of its name."""
+        return tuple(of(a) if isinstance(a, str) else a for a in self.args)
+
+    def renamed(self, names: Mapping[str, str]) -> Eqn:
+        """The equation with other names for these values."""
+        args = self.arguments(lambda v: names.get(v, v))
+        return replace(self, out=names.get(self.out, self.out), args=args)
 
     def with_indices(self, put: Callable[[Index], Index]) -> Eqn:
         """The equation with other indices, where it reads its argument or counts positions by some."""
@@ -393,8 +403,7 @@ class Program:
         names = {v: f"{v}_any" for v in nowhere}
         builder = Builder(self.inputs, self.order)
         for e in self.eqns:
-            args = tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
-            builder.append(replace(e, args=args, out=names.get(e.out, e.out)))
+            builder.append(e.renamed(names))
         for v, found in names.items():
             masks = [builder.emit("ge", builder.emit("index", axes=(str(i),)), Fraction(0)) for i in nowhere[v]]
             there = reduce(lambda a, b: builder.emit("and", a, b), masks)

@@ -70,7 +70,7 @@ class Replaced(Rewriter):
     def computed(self, e: Eqn) -> Iterator[Eqn]:
         for a in e.values:
             yield from self.input_by_others(a)
-        args = tuple(self.stands.get(a, self.made.get(a, a)) if isinstance(a, str) else a for a in e.args)
+        args = e.arguments(lambda v: self.stands.get(v, self.made.get(v, v)))
         axes = tuple(p for d in e.axes for p in self.own.get(d, (d,)))
         had = {d for a in e.values for d in self.before[a].dims if d in self.whole and d not in e.axes}
         beside = {a for d in had for a in self.whole[d].dims if a not in self.own[d]}
@@ -165,16 +165,11 @@ class Replaced(Rewriter):
                 t = replace(t, name=value, dims=dims_of(access), strides=())
             outputs.append(t)
         ordered = (parts[t.name] for t in program.outputs if t.name in parts)
-        eqns = tuple(_renamed(e, names) for e in program.eqns)
+        eqns = tuple(e.renamed(names) for e in program.eqns)
         return replace(program, eqns=eqns, outputs=tuple(outputs), parts=tuple(ordered))
 
     def old(self, part: Part) -> Iterator[str]:
         return (d for d in dims_of(part.access) if d in self.whole)
-
-
-def _renamed(e: Eqn, names: Mapping[str, str]) -> Eqn:
-    args = tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
-    return replace(e, out=names.get(e.out, e.out), args=args)
 
 
 def left_out(program: Program, axis: str, known: Mapping[str, float]) -> bool:

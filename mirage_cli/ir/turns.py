@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Access, Atom, dims_of_atom
@@ -21,6 +22,7 @@ STORED = (*range(16, 1, -1),)
 """How many stores may: of three and their likes, a block has more room, which nothing is stored of."""
 
 Addresses = tuple[tuple[tuple[Atom, tuple[str, ...]], int], ...]
+"""Numbers of elements, each of an atom and beside the axes by whose sizes it is multiplied."""
 
 
 class Turns(NamedTuple):
@@ -63,9 +65,9 @@ def _by_start(
     """Which access begins where, of those that have all steps in common."""
     alike: dict[tuple[str, Addresses, Addresses], dict[int, int]] = defaultdict(dict)
     for n, (t, access) in enumerate(some):
-        steps, starts = _addresses(t, access, sizes, dynamic)
-        start = starts.pop(("", ()), 0)
-        alike[t.name, (*steps.items(),), (*starts.items(),)].setdefault(start, n)
+        own = frozenset(d for d in t.dims if d in dynamic)
+        steps, starts, start = _addresses(t, access, tuple((d, sizes[d]) for d in t.dims), own)
+        alike[t.name, steps, starts].setdefault(start, n)
     return alike
 
 
@@ -91,16 +93,18 @@ def _alone(steps: Addresses, step: int) -> str | None:
     return d if sum(d in dims_of_atom(a) for (a, _), _ in steps) == 1 else None
 
 
+@lru_cache(maxsize=1024)
 def _addresses(
-    t: Tensor, access: Access, sizes: Mapping[str, int], dynamic: Collection[str]
-) -> tuple[dict[tuple[Atom, tuple[str, ...]], int], dict[tuple[Atom, tuple[str, ...]], int]]:
-    """Elements between neighbours along each atom, and in front of the first (under no atom), each as a number beside
-    the axes by whose sizes it is multiplied."""
+    t: Tensor, access: Access, sizes: tuple[tuple[str, int], ...], dynamic: frozenset[str]
+) -> tuple[Addresses, Addresses, int]:
+    """Elements between neighbours along each atom; in front of the first, where dynamic sizes multiply them (under no
+    atom), and where none does. The cost model asks for each batch of schedules."""
     steps: dict[tuple[Atom, tuple[str, ...]], int] = {}
     starts: dict[tuple[Atom, tuple[str, ...]], int] = {}
-    for i, (step, behind) in zip(access, t.sized_steps(sizes, dynamic), strict=True):
+    for i, (step, behind) in zip(access, t.sized_steps(dict(sizes), dynamic), strict=True):
         for a, c in i.terms:
             steps[a, behind] = steps.get((a, behind), 0) + c * step
         if i.offset:
             starts["", behind] = starts.get(("", behind), 0) + i.offset * step
-    return dict(sorted(steps.items(), key=str)), dict(sorted(starts.items(), key=str))
+    start = starts.pop(("", ()), 0)
+    return tuple(sorted(steps.items(), key=str)), tuple(sorted(starts.items(), key=str)), start

@@ -9,18 +9,18 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import INTEGERS, WORD, Arg, Eqn, Tensor, below, number_type
 
-Bounds = tuple[int, int]
-"""The least and the largest."""
-BYTE: Bounds = (-128, 127)
+Interval = tuple[int, int]
+"""The least and the largest of whole numbers."""
+BYTE: Interval = (-128, 127)
 LOADED = {"int8": BYTE, "int32": WORD}
 """What is loaded of integers whose parts are small numbers."""
 EXACT = {"float16": 2048, "bfloat16": 256}
 """Up to here these types have all whole numbers."""
 
 
-def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
+def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Interval]:
     """Of the values of a kernel that are bytes or words, or by their equations whole numbers where those are."""
-    found: dict[str, Bounds] = {e.out: WORD for e in kernel.body if e.type == "int"}
+    found: dict[str, Interval] = {e.out: WORD for e in kernel.body if e.type == "int"}
     for x in kernel.loads:
         t = tensors.get(x.buffer)
         if t is not None and t.dtype in LOADED:
@@ -28,9 +28,9 @@ def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
     return bounds_of(kernel.body, found)
 
 
-def positions(values: Iterable[Tensor | Eqn], sizes: Mapping[str, int]) -> dict[str, Bounds]:
+def positions(values: Iterable[Tensor | Eqn], sizes: Mapping[str, int]) -> dict[str, Interval]:
     """Of integers: of inputs, as far as they say it, and of positions along axes."""
-    found: dict[str, Bounds] = {}
+    found: dict[str, Interval] = {}
     for x in values:
         if isinstance(x, Eqn) and x.type == "int":
             found[x.out] = x.place.bounds(sizes) if x.place else WORD
@@ -40,11 +40,11 @@ def positions(values: Iterable[Tensor | Eqn], sizes: Mapping[str, int]) -> dict[
     return found
 
 
-def bounds_of(eqns: Iterable[Eqn], known: Mapping[str, Bounds]) -> dict[str, Bounds]:
+def bounds_of(eqns: Iterable[Eqn], known: Mapping[str, Interval]) -> dict[str, Interval]:
     """These, and those of what is computed from them alone. Elements that are moved stay, or 0 takes their place."""
     found = {**known}
 
-    def of(a: Arg) -> Bounds | None:
+    def of(a: Arg) -> Interval | None:
         if isinstance(a, str):
             return found.get(a)
         return (int(a), int(a)) if number_type(a) == "int" else None

@@ -40,8 +40,8 @@ def optimize_together(
     programs: Sequence[tuple[Program, str]],
     calls: Sequence[int],
     budget_s: float,
-    parts: Sequence[float] = (),
-    in_time: bool = False,
+    parts: Sequence[float],
+    in_time: bool,
 ) -> list[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 

@@ -11,7 +11,7 @@ from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program, Tensor, mixed
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.pipeline.problem import tensor_spec
+from mirage_cli.pipeline.problem import specs_of
 from mirage_cli.spec.reader import KERNEL_INTERFACE
 from mirage_cli.target.gpus import Target
 from mirage_cli.verify.equivalence import check_equivalence
@@ -48,7 +48,7 @@ SOON = 100
 """The largest dynamic size at which a kernel is judged in the interpreter."""
 
 
-def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, object]:
+def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None) -> dict[str, object]:
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
     Of the programs, which are one spec's at several sizes, those that the file is made for count. A kernel is also
@@ -94,9 +94,9 @@ def compile_problem(program: Program, text: str, target: Target) -> str | None:
     from mirage_cli.tune.compilefarm import CompileFarm
     from mirage_cli.tune.measure import Candidate, Failure
 
-    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in side) for side in (program.inputs, program.results))
     with CompileFarm(target.sm, 1) as farm:
-        ((_, answer),) = farm.compile_all([Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)], inputs, outputs)
+        kernel = Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)
+        ((_, answer),) = farm.compile_all([kernel], *specs_of(program))
     if isinstance(answer, Failure):
         return f"does not compile for {target.name} ({target.arch}): {answer.message}"
     needed = max((k.shared_bytes for k in answer), default=0)

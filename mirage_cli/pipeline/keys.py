@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mirage_cli import __version__
 from mirage_cli.ir.program import Program
-from mirage_cli.store.records import Key
+from mirage_cli.store.records import PREDICTED, Key
 from mirage_cli.target.gpus import Target, driver_version
 
 
@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
 def key_of(program: Program, target: Target, measured: bool) -> Key:
     v = versions()
     driver = (driver_version() or "") if measured else ""
-    gpu = target.name if measured else f"{target.name} (predicted)"
+    gpu = target.name if measured else target.name + PREDICTED
     return Key(program_hash(program), program.dims, program.dtype, gpu, driver, v["torch"], v["triton"], v["mirage"])
 
 

@@ -16,8 +16,8 @@ from math import prod
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, INTEGERS, Arg, Eqn, Program, Tensor, live_eqns
-from mirage_cli.pipeline.roofline import Bounds, bounds
+from mirage_cli.ir.program import DTYPE_BYTES, INTEGERS, Eqn, Program, Tensor, live_eqns
+from mirage_cli.pipeline.roofline import Roofline, bounds
 from mirage_cli.target.gpus import Target
 
 
@@ -84,7 +84,7 @@ class Split:
 class Cost:
     """The least that a split takes: what each GPU computes, one stage after the other, and what joins take."""
 
-    computed: tuple[Bounds, ...]
+    computed: tuple[Roofline, ...]
     joined_us: float
 
     @property
@@ -294,7 +294,7 @@ class _Cut:
         )
 
     def with_numbers(self, e: Eqn) -> Eqn:
-        args: tuple[Arg, ...] = tuple(self.numbers.get(a, a) if isinstance(a, str) else a for a in e.args)
+        args = e.arguments(lambda v: self.numbers.get(v, v))
         return replace(e, args=args)
 
 

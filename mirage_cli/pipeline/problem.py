@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from mirage_cli.ir.derived import lower
@@ -23,9 +22,15 @@ def floor_of(program: Program, target: Target) -> float:
     return floor_us(*program_bytes(lowered), product_flops(lowered), target, lowered.product_dtype())
 
 
-def tensor_spec(t: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
-    strides = t.steps(sizes) if t.strides else None
-    return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes), strides)
+def specs_of(program: Program) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """What the processes that compile and run kernels are told of the inputs, and of what is returned."""
+    sizes = program.sizes
+
+    def spec(t: Tensor) -> TensorSpec:
+        strides = t.steps(sizes) if t.strides else None
+        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes), strides)
+
+    return tuple(map(spec, program.inputs)), tuple(map(spec, program.results))
 
 
 def measured_problem(program: Program, seed: int) -> Problem:
@@ -39,7 +44,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
     forms = [torch_source(apart, blocked=blocked), torch_source(lowered, "stepwise", blocked)]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
-    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
+    inputs, outputs = specs_of(program)
     called = "whole" if program.parts else "reference"
     cut, lies = independent_axis(program), where_outputs_lie(program)
     judged = cut, lies, called, program.arguments, program.dtype, blocks

@@ -15,14 +15,13 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import readable_graph, stored_program
 from mirage_cli.pipeline.profile import KernelProfile, profile
-from mirage_cli.pipeline.roofline import Bounds, bounds
-from mirage_cli.store.records import Best, Entry, Key, Measurement, StoredMuGraph
+from mirage_cli.pipeline.roofline import Roofline, bounds
+from mirage_cli.store.records import PREDICTED, Best, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import Result, Times
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.verify.verdict import Verdict
 
-PREDICTED = " (predicted)"
 RIVALS = ("eager", "compile", "library", "sdpa", "cudnn")
 """What `mirage bench` times beside the kernel, in the order in which a report shows it."""
 
@@ -60,7 +59,7 @@ class Section:
     target: Target | None
     graph: MuGraph | None
     profiles: tuple[KernelProfile, ...]
-    bounds: Bounds | None
+    bounds: Roofline | None
     verdict: Verdict | None
     contestants: tuple[Contestant, ...]
     source: str
@@ -79,7 +78,7 @@ class Section:
 
     @property
     def gpu(self) -> str:
-        return self.key.gpu.removesuffix(PREDICTED)
+        return self.key.gpu_name
 
     @property
     def times(self) -> Times | None:
@@ -96,7 +95,7 @@ def sections(store: Database, wanted: Collection[str], gpu: str | None, warn: Ca
     kept: dict[tuple[str, str], list[Moment]] = {}
     names: dict[str, str] = {}
     for e in store.list():
-        if e.best is None or (wanted and e.key.program_hash not in wanted) or gpu not in (None, _gpu(e)):
+        if e.best is None or (wanted and e.key.program_hash not in wanted) or gpu not in (None, e.key.gpu_name):
             continue
         kept.setdefault((e.key.program_hash, e.key.gpu), []).append(Moment(e.key, e.best))
         names[e.key.program_hash] = e.spec
@@ -111,10 +110,6 @@ def sections(store: Database, wanted: Collection[str], gpu: str | None, warn: Ca
         moments = sorted(chosen[which], key=lambda m: m.best.at)
         found.append(_section(store, tuple(moments), names[which[0]], warn))
     return found
-
-
-def _gpu(e: Entry) -> str:
-    return e.key.gpu.removesuffix(PREDICTED)
 
 
 def _section(store: Database, history: tuple[Moment, ...], name: str, warn: Callable[[str], None]) -> Section:
@@ -143,7 +138,7 @@ def _section(store: Database, history: tuple[Moment, ...], name: str, warn: Call
 
 def _target(key: Key) -> Target | None:
     try:
-        return find_target(key.gpu.removesuffix(PREDICTED))
+        return find_target(key.gpu_name)
     except TargetError:
         return None
 

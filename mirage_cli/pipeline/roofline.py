@@ -1,6 +1,6 @@
 """What a program takes at least on a GPU: a bound for each level that it uses.
 
-Program, Target ─► Bounds: matrix units, memory, L2, launches
+Program, Target ─► Roofline: matrix units, memory, L2, launches
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Roofline:
     """The levels of a program on a GPU. written_kernels: one for each of its operators, as eager PyTorch has them."""
 
     flops: float
@@ -59,7 +59,7 @@ class Bounds:
         return self.limit.us
 
 
-def bounds(program: Program, target: Target) -> Bounds:
+def bounds(program: Program, target: Target) -> Roofline:
     """The least that any plan for this program does at each level."""
     lowered = in_parts(lower(program))
     flops, bytes_moved = product_flops(lowered), program_bytes(lowered)
@@ -70,7 +70,7 @@ def bounds(program: Program, target: Target) -> Bounds:
         Level("L2", max(moved, _operand_bytes(lowered, flops, target)), "B", target.l2_bytes_per_us),
         Level("launches", 1, "kernels", 1 / target.launch_us),
     )
-    return Bounds(flops, moved, levels, sum(e.op not in ("index", "size") for e in program.eqns))
+    return Roofline(flops, moved, levels, sum(e.op not in ("index", "size") for e in program.eqns))
 
 
 def _operand_bytes(program: Program, flops: float, target: Target) -> float:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.ir.access import Lookup, Remainder, atom_index, plain, quotient, read_by
-from mirage_cli.ir.attention import Attention, Dims, find_attention, without
+from mirage_cli.ir.access import Dims, Lookup, Remainder, atom_index, plain, quotient, read_by
+from mirage_cli.ir.attention import Attention, find_attention, without
 from mirage_cli.ir.program import Program, Tensor, live_eqns
 
 _SDPA = "attend = torch.nn.functional.scaled_dot_product_attention"

@@ -5,7 +5,6 @@ What is needed to ask a process is imported when it starts: an answer from the d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -81,7 +80,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def allow(self, budget_s: float, searching_s: float | None = None, until_s: float = math.inf) -> None:
+    def allow(self, budget_s: float, searching_s: float | None, until_s: float) -> None:
         """Sets the budget of each program from now on, as `Options` has it."""
         self.options = replace(self.options, budget_s=budget_s, searching_s=searching_s, until_s=until_s)
 

@@ -12,7 +12,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.pipeline.kept import readable_graph
-from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes, tensor_spec
+from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes, specs_of
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
@@ -91,8 +91,7 @@ def first_kernels(session: Session, program: Program, graphs: Mapping[str, MuGra
     for id, schedule in some[:AHEAD]:
         with suppress(EmitError):
             sources[key_of_trial(id, schedule)] = means.emit(graphs[id], schedule)
-    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
-    means.farm.give_ahead([Candidate(key, source) for key, source in sources.items()], inputs, outputs)
+    means.farm.give_ahead([Candidate(key, source) for key, source in sources.items()], *specs_of(program))
 
 
 def tune_plans(

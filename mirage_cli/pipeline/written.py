@@ -89,7 +89,7 @@ def checked_variant(
     program, or cannot be written."""
     if best.result.best is None:
         raise StoredKernelError(program.name, best.mugraph, "is of a result without a kernel")
-    info = info_of(best.result.best, command, gpu_of(key))
+    info = info_of(best.result.best, command, key.gpu_name)
     variant = read_variant(store, program, key, best.mugraph, Schedule.from_json(best.schedule), info)
     return variant, checked(variant, seed)
 
@@ -121,10 +121,6 @@ def checked(v: Variant, seed: int = 0) -> Verdict:
     return verdict
 
 
-def gpu_of(key: Key) -> str:
-    return key.gpu.removesuffix(" (predicted)")
-
-
 def without_header(source: str) -> str:
     """The text behind the first docstring, which has times and versions."""
     return source.split('"""', 2)[-1]
@@ -135,7 +131,7 @@ def export_all(store: Database, found: Sequence[tuple[Program, Key, Best]], comm
     sizes near these as far as they are expected to bring anything. Raises MirageError."""
     bests = [checked_variant(store, *one, command)[0] for one in found]
     try:
-        target = find_target(gpu_of(found[0][1]))
+        target = find_target(found[0][1].gpu_name)
     except TargetError:  # a GPU that has no figures of its own
         return any_source(*bests)
     others: list[Variant] = []

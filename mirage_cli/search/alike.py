@@ -30,7 +30,7 @@ def nameless(
     def buffer(x: Load | Store) -> tuple[object, ...]:
         return name(f"buffer {x.buffer}"), element_bytes[x.buffer], known.get(x.buffer)
 
-    args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
+    args = (e.arguments(name) for e in k.body)
     body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
     products = tuple(not {*e.values}.isdisjoint(exact) for e in k.body if e.op == "dot")
     stores = tuple((name(s.value), *buffer(s), s.access) for s in k.stores)

@@ -17,7 +17,7 @@ from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.search.work import model
+from mirage_cli.search.work import chunk_sizes, model
 from mirage_cli.target.gpus import Target
 
 REPEATED = 64
@@ -79,7 +79,29 @@ def scratch_key(buffer: str, n: int) -> str:
     return f"{buffer}#{n}"
 
 
-def best_with(
+def with_kernels_of(c: ScheduledGraph, graph: MuGraph, target: Target, what: str) -> ScheduledGraph | None:
+    """A plan with this μGraph, in which some kernels are gone, and others are not those that have their names in the
+    plan: these get the best tiles with as many chunks as before. None where one does not fit. what: changes the shape.
+    """
+    us, schedules, sizes = c.predicted_us, dict(c.schedule.kernels), chunk_sizes(c.graph, c.schedule)
+    kernels = {k.name: k for k in graph.kernels}
+    try:
+        for old in (k for k in c.graph.kernels if kernels.get(k.name) != k):
+            new, s = kernels.get(old.name), schedules[old.name]
+            old_us, _ = _best_with(c.graph, old, sizes, target, s)
+            if new is None:
+                us -= target.costs.gap_us
+                us -= old_us
+                del schedules[old.name]
+            else:
+                new_us, schedules[old.name] = _best_with(graph, new, sizes, target, s)
+                us += new_us - old_us
+    except InexpressibleError:
+        return None
+    return ScheduledGraph(graph, Schedule(schedules), us, (*c.shape, what))
+
+
+def _best_with(
     g: MuGraph, k: Kernel, sizes: Mapping[str, int], target: Target, s: KernelSchedule
 ) -> tuple[float, KernelSchedule]:
     """The least predicted time of a kernel of a μGraph with as many chunks as `s` has. Raises InexpressibleError."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol  # Any: what is worked out once
 
 from mirage_cli.algebra.canonical import Form
+from mirage_cli.ir.once import once
 from mirage_cli.search.expand import Expansion
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
@@ -54,40 +55,33 @@ class Chains:
         self.storage, self.priced, self.kernels, self.prune = storage, priced, kernels, prune
         self.d, self.target = storage.d, storage.target
         self.gap_us = self.target.costs.gap_us
-        self.makeable: dict[tuple[Form, int], bool] = {}
-        self.shortest: dict[Form, int] = {}
-        self.counts: dict[frozenset[Form], int] = {}
-        self.cheapest: dict[Form, float] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.chains: dict[tuple[Form, int], tuple[float, float]] = {}
         self.least: dict[tuple[frozenset[Form], int], tuple[float, float]] = {}
         self.apart: dict[frozenset[Form], float] = {}
 
+    @once
     def least_kernels(self, required: frozenset[Form]) -> int:
         """The least number of kernels for having these classes in memory, up to one more than there may be: those of
         the longest chain, and one for two classes of the same shape, but for outputs."""
         if not self.prune:
             return 0
-        if required not in self.counts:
-            longest = max(map(self.shortest_chain, required), default=0)
-            shapes = Counter(f.dims for f in required if f not in self.d.outputs)
-            self.counts[required] = max(longest, sum((n + 1) // 2 for n in shapes.values()))
-        return self.counts[required]
+        longest = max(map(self.shortest_chain, required), default=0)
+        shapes = Counter(f.dims for f in required if f not in self.d.outputs)
+        return max(longest, sum((n + 1) // 2 for n in shapes.values()))
 
+    @once
     def shortest_chain(self, f: Form) -> int:
         """The least number of kernels of which one makes this class and each needs what another makes."""
-        if f not in self.shortest:
-            most = self.kernels + 1
-            self.shortest[f] = next((k for k in range(1, most) if self.can_make(f, k)), most)
-        return self.shortest[f]
+        most = self.kernels + 1
+        return next((k for k in range(1, most) if self.can_make(f, k)), most)
 
+    @once
     def can_make(self, f: Form, kernels: int) -> bool:
         """Whether a chain of so many kernels ends with this class."""
-        key = f, kernels
-        if key not in self.makeable:
-            self.makeable[key] = kernels > 0 and any(
-                all(self.can_make(g, kernels - 1) for g in r.needs) for r in self.priced.readings((f,))
-            )
-        return self.makeable[key]
+        return kernels > 0 and any(
+            all(self.can_make(g, kernels - 1) for g in r.needs) for r in self.priced.readings((f,))
+        )
 
     def least_us(self, required: frozenset[Form], kernels: int, enough: float) -> float:
         """A lower bound for having these classes in memory by so many kernels; any bound above `enough` will do."""
@@ -142,14 +136,13 @@ class Chains:
             self.priced.costed(r)
         return r.us + before
 
+    @once
     def cheapest_us(self, f: Form) -> float:
         """Of the cheapest kernel for this class alone."""
-        if f not in self.cheapest:
-            least = math.inf
-            for r in sorted(self.priced.readings((f,)), key=lambda r: r.us):
-                if r.us >= least:
-                    break
-                self.priced.costed(r)
-                least = min(least, r.us)
-            self.cheapest[f] = least
-        return self.cheapest[f]
+        least = math.inf
+        for r in sorted(self.priced.readings((f,)), key=lambda r: r.us):
+            if r.us >= least:
+                break
+            self.priced.costed(r)
+            least = min(least, r.us)
+        return least

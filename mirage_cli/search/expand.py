@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias  # Any: what is worked out once
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.graph import Decomposition, Node, Step
+from mirage_cli.algebra.safe import up_to_a_number
 from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
+from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, live_eqns, tensor_type
@@ -194,10 +196,8 @@ class Space:
         self.ways = {
             f: Ways.of(tuple(Way.of(f, n, f in self.inputs) for n in nodes)) for f, nodes in self.options.items()
         }
-        self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
-        self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
-        self.written_down: dict[Expansion, Written | InexpressibleError] = {}
-        self.recomputing: dict[Expansion, bool] = {}
+        self.written_down: dict[Expansion, Equations | InexpressibleError] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
@@ -249,7 +249,7 @@ class Space:
         """Of classes that are a number times each other, those that the program names, or else one of them."""
         alike: dict[object, list[Form]] = {}
         for f in leaves:
-            alike.setdefault(tuple((m, c / f.terms[0][1]) for m, c in f.terms), []).append(f)
+            alike.setdefault(up_to_a_number(f), []).append(f)
         named = ([f for f in same if f in self.d.names or self.d.is_input(f)] or same[:1] for same in alike.values())
         kept = frozenset(f for same in named for f in same)
         self.cuts["a number times another class in memory"] += len(leaves) - len(kept)
@@ -281,7 +281,7 @@ class Space:
             self.cuts["operands without the program's coefficient"] += len(within) - len(kept)
         return kept
 
-    def written(self, e: Expansion) -> Written:
+    def written(self, e: Expansion) -> Equations:
         """The equations of an expansion, worked out once. Raises InexpressibleError."""
         if e not in self.written_down:
             try:
@@ -293,20 +293,17 @@ class Space:
             raise found.with_traceback(None)
         return found
 
+    @once
     def recomputes(self, e: Expansion) -> bool:
-        """`Expansion.recomputes_product`, worked out once."""
-        if e not in self.recomputing:
-            self.recomputing[e] = e.recomputes_product(self.d.nodes)
-        return self.recomputing[e]
+        return e.recomputes_product(self.d.nodes)
 
+    @once
     def enlarges(self, node: Node) -> bool:
         """Whether a product takes an operand of the program's without its small coefficient, or without an input that
         the program multiplies it by; other than an input."""
-        if id(node) not in self.enlarged:
-            taken = [f for f in factors(self.d, node) if not self.d.is_input(f)]
-            larger = any(c > self.coefficients.get(shape, c) for shape, c in map(coefficient, taken))
-            self.enlarged[id(node)] = larger or any(map(self.lacks_input, taken))
-        return self.enlarged[id(node)]
+        taken = [f for f in factors(self.d, node) if not self.d.is_input(f)]
+        larger = any(c > self.coefficients.get(shape, c) for shape, c in map(coefficient, taken))
+        return larger or any(map(self.lacks_input, taken))
 
     def lacks_input(self, operand: Form) -> bool:
         """Whether an operand that the program does not name comes to one of the program's by factors of which one is an
@@ -318,12 +315,11 @@ class Space:
         left = (dict(own).items() - dict(mono).items() for own in self.scaled if {*mono} < {*own})
         return any(a.kind == "input" for rest in left for a, _ in rest)
 
+    @once
     def exceeds(self, node: Node) -> bool:
         """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row
         over its norm is 0."""
-        if id(node) not in self.exceeding:
-            self.exceeding[id(node)] = self.max_degree is not None and node_degree(self.d, node) > self.max_degree
-        return self.exceeding[id(node)]
+        return self.max_degree is not None and node_degree(self.d, node) > self.max_degree
 
 
 def _without(some: list[Expansion], wrong: Callable[[Node], bool]) -> list[Expansion]:
@@ -504,7 +500,7 @@ def value_name(d: Decomposition, f: Form, taken: Container[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Equations:
     """An expansion as equations: loads with the names that the kernel gives them and how, and each class's value."""
 
     loads: tuple[tuple[str, Form, Access], ...]
@@ -535,7 +531,7 @@ def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, .
     return tuple(sorted(dims, key=lambda a: order[a]))
 
 
-def equations(d: Decomposition, e: Expansion) -> Written:
+def equations(d: Decomposition, e: Expansion) -> Equations:
     """The equations of an expansion, common subexpressions computed once, and nothing that no target needs: another
     node may have had a class in passing. What is read from memory is renamed by reading it under other names.
 
@@ -623,7 +619,7 @@ class _Writer:
         names = substitution(s.axes)
         self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
 
-    def written(self) -> Written:
+    def written(self) -> Equations:
         """What the targets need: where a step's result is read from memory, the steps in front of it are not."""
         for t, f in zip(self.d.program.outputs, self.d.outputs, strict=True):
             made = self.known[self.value[f]] if f in self.targets else None
@@ -632,4 +628,4 @@ class _Writer:
         targets = {self.value[t] for t in self.targets}
         eqns = tuple(live_eqns(self.eqns, targets))
         used = {v for q in eqns for v in q.values} | targets
-        return Written(tuple(x for x in self.loads if x[0] in used), eqns, self.value)
+        return Equations(tuple(x for x in self.loads if x[0] in used), eqns, self.value)

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple  # Any: what is worked out once
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.algebra.graph import Decomposition
+from mirage_cli.ir.once import once
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
@@ -71,6 +73,21 @@ class LastKernel:
     kernels: int
 
 
+class Continuation(NamedTuple):
+    """A last kernel, as they are looked at in turn: those with nothing before them, then the cheapest by what is known.
+
+    us: a lower bound of its time while `priced` is None, else its own. at: of the last kernel, and behind it, of those
+    that are priced, where it stands among what reads the same: it tells equal ones apart.
+    """
+
+    unfinished: bool
+    us: float
+    is_priced: bool
+    at: tuple[int, ...]
+    last: LastKernel
+    priced: Costed | None
+
+
 def search(
     program: Program,
     target: Target,
@@ -104,11 +121,11 @@ def search(
     as_written, *literal = _literally(run) if run.d.cancels else [run.assembly.in_order(written)]
 
     def look_and_ask() -> bool:
-        looking(run.enumerated, min((us for us, _ in run.found), default=None))
+        looking(run.enumerated, min((g.us for g in run.found), default=None))
         return deadline()
 
-    ways, stopped = _explore(run, written, end, look_and_ask)
-    found = [*filter(None, map(run.assembly.exact_candidate, ways)), as_written, *literal]
+    graphs, stopped = _explore(run, written, end, look_and_ask)
+    found = [*filter(None, map(run.assembly.exact_candidate, graphs)), as_written, *literal]
     named = {e.out for e in run.d.program.eqns}
     return SearchResult(
         _cheapest_first([*found, *(without_merges(c, target, named) for c in found)]),
@@ -125,8 +142,8 @@ def search(
 def _explore(
     run: _Search, written: greedy.Kernels, end: Callable[[], bool], deadline: Callable[[], bool]
 ) -> tuple[list[tuple[Costed, ...]], str]:
-    """The kernels of each plan, and why the search stopped: of those within the bounds until the deadline, and of those
-    that need no search, or go on from the best that it found, until the end."""
+    """The kernels of each kernel graph, and why the search stopped: of those within the bounds until the deadline, and
+    of those that need no search, or go on from the best that it found, until the end."""
     unsearched = [written]
     stopped = "exhausted"
     try:
@@ -144,8 +161,8 @@ def _explore(
         stopped = "interrupted"
     if run.found and stopped != "interrupted":
         run.deadline = end
-        unsearched.append(greedy.improved(run, {c.implementation.targets: c for c in run.found[0][1]}))
-    return [*(steps for _, steps in run.found), *(tuple(k.values()) for k in unsearched)], stopped
+        unsearched.append(greedy.improved(run, {c.implementation.targets: c for c in run.found[0].kernels}))
+    return [*(g.kernels for g in run.found), *(tuple(k.values()) for k in unsearched)], stopped
 
 
 def _cheapest_first(candidates: Iterable[ScheduledGraph]) -> tuple[ScheduledGraph, ...]:
@@ -171,18 +188,29 @@ Prices = dict[object, tuple[float, KernelSchedule] | None]
 Kind = tuple[int, frozenset[Form], bool]
 """Of expansions: how deep they are, the operands that they read, and whether they are faithful."""
 
-Way = tuple[float, tuple[Costed, ...]]
-"""Kernels in order, behind the microseconds that they take together."""
+
+class PricedKernels(NamedTuple):
+    """Kernels in order, and the microseconds that they take together."""
+
+    us: float
+    kernels: tuple[Costed, ...]
 
 
-def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
-    """These ways with one more kernel, which takes so long, where none of them makes what it makes."""
+def _followed_by(c: Costed, us: float, graphs: Iterable[PricedKernels]) -> list[PricedKernels]:
+    """These kernel graphs with one more kernel, which takes so long, where no other makes what it makes."""
     targets = set(c.implementation.targets)
     return [
-        (us + before, (*steps, c))
-        for before, steps in ways
-        if all(targets.isdisjoint(s.implementation.targets) for s in steps)
+        PricedKernels(us + g.us, (*g.kernels, c))
+        for g in graphs
+        if all(targets.isdisjoint(k.implementation.targets) for k in g.kernels)
     ]
+
+
+class Solved(NamedTuple):
+    """The kernel graphs for a state, those that are within the budget they were asked for with."""
+
+    budget: float
+    graphs: list[PricedKernels]
 
 
 class _Search:
@@ -204,12 +232,12 @@ class _Search:
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
-        self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
-        self.found: list[Way] = []  # kernel graphs so far
+        self.solved: dict[tuple[frozenset[Form], int], Solved] = {}
+        self.found: list[PricedKernels] = []  # of the whole program, so far
         self.ceiling = math.inf
         self.made: greedy.Made = {}
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
-        self.last: dict[frozenset[Form], list[LastKernel]] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.enumerated = 0
 
     def literal(self) -> _Search:
@@ -339,21 +367,21 @@ class _Search:
 
     # -- kernel graphs
 
-    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[Way]:
-        """The cheapest ways to have these classes in memory with at most so many kernels, last kernel last.
+    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[PricedKernels]:
+        """The cheapest kernel graphs of at most so many kernels that put these classes into memory.
 
-        budget: ways that take longer are of no use to the caller; infinite when pruning is off.
+        budget: those that take longer are of no use to the caller; infinite when pruning is off.
         """
         if not required:
-            return [(0.0, ())]
+            return [PricedKernels(0.0, ())]
         if kernels == 0:
             self.space.cuts["kernels per graph"] += 1
             return []
         key = (required, kernels)
-        if key in self.memo and self.memo[key][0] >= budget:
-            return [p for p in self.memo[key][1] if p[0] <= budget]
+        if key in self.solved and self.solved[key].budget >= budget:
+            return [g for g in self.solved[key].graphs if g.us <= budget]
         asked, whole = budget, required == frozenset(self.d.outputs)
-        best: list[Way] = []
+        best: list[PricedKernels] = []
         tried: set[tuple[Form, ...]] = set()
 
         def most_us() -> float:
@@ -371,14 +399,14 @@ class _Search:
             if self.prune and len(tried) > self.space.bounds.continuations:
                 self.space.cuts["continuations of one state"] += 1
                 break
-            if ways := _followed_by(c, here, self.solve(rest, left, budget - here)):
-                best = self.shortlist([*best, *ways])
+            if graphs := _followed_by(c, here, self.solve(rest, left, budget - here)):
+                best = self.shortlist([*best, *graphs])
             if best and self.prune:
                 budget = self.worth(best, budget)
-            if whole and ways:
-                self.found = self.shortlist([*self.found, *ways])
+            if whole and graphs:
+                self.found = self.shortlist([*self.found, *graphs])
                 self.ceiling = min(self.ceiling, self.worth(self.found, self.ceiling))
-        self.memo[key] = (asked, best)
+        self.solved[key] = Solved(asked, best)
         return best
 
     def budgets(self, greedy_us: float) -> Iterator[float]:
@@ -397,49 +425,48 @@ class _Search:
             if len(self.found) == bounds.plans:
                 return
 
-    def worth(self, best: Sequence[Way], budget: float) -> float:
-        """What further ways may cost at most, to be kept beside these."""
-        budget = min(budget, self.space.bounds.slack * best[0][0])
-        return min(budget, best[-1][0]) if len(best) == self.space.bounds.plans else budget
+    def worth(self, best: Sequence[PricedKernels], budget: float) -> float:
+        """What further kernel graphs may cost at most, to be kept beside these."""
+        budget = min(budget, self.space.bounds.slack * best[0].us)
+        return min(budget, best[-1].us) if len(best) == self.space.bounds.plans else budget
 
     def continuations(
         self, required: frozenset[Form], kernels: int, budget: Callable[[], float]
     ) -> Iterator[tuple[Costed, frozenset[Form]]]:
         """What the last kernels may be, each with what has to be in memory before it: those that finish the job first,
         since they give the bound, then by cost."""
-        heap: list[tuple[bool, float, bool, tuple[int, ...], LastKernel, Costed | None]] = [
-            (bool(s.rest), s.reading.us, False, s.at, s, None)
-            for s in self.last_kernels(required)
-            if s.kernels < kernels
+        heap = [
+            Continuation(bool(k.rest), k.reading.us, False, k.at, k, None)
+            for k in self.last_kernels(required)
+            if k.kernels < kernels
         ]
         heapify(heap)
         while heap:
-            unfinished, us, _, at, step, priced = heappop(heap)
-            r, rest = step.reading, step.rest
-            if priced is not None:
-                yield priced, rest
+            first = heappop(heap)
+            rest = first.last.rest
+            if first.priced is not None:
+                yield first.priced, rest
                 continue
             gap_us = self.gap_us if rest else 0.0
-            if not self.reachable(rest, kernels - 1, budget() - us - gap_us):
+            if not self.reachable(rest, kernels - 1, budget() - first.us - gap_us):
                 continue
-            for n, c in enumerate(self.costed(r)):
+            for n, c in enumerate(self.costed(first.last.reading)):
                 if c.us + gap_us > budget():  # as those behind it do
                     self.space.cuts["cost above the best times the slack"] += 1
                     break
-                heappush(heap, (unfinished, c.us, True, (*at, n), step, c))
+                heappush(heap, first._replace(us=c.us, is_priced=True, at=(*first.at, n), priced=c))
 
+    @once
     def last_kernels(self, required: frozenset[Form]) -> list[LastKernel]:
         """Of every kernel that may be the last, in the order of groups."""
-        if required not in self.last:
-            found: list[LastKernel] = []
-            for i, targets in enumerate(self.groups(required)):
-                own, others = set(targets), required.difference(targets)
-                for j, r in enumerate(self.readings(targets)):
-                    if own.isdisjoint(r.needs):  # or it needs its own result
-                        rest = others.union(r.needs)
-                        found.append(LastKernel((i, j), r, rest, self.chains.least_kernels(rest)))
-            self.last[required] = found
-        return self.last[required]
+        found: list[LastKernel] = []
+        for i, targets in enumerate(self.groups(required)):
+            own, others = set(targets), required.difference(targets)
+            for j, r in enumerate(self.readings(targets)):
+                if own.isdisjoint(r.needs):  # or it needs its own result
+                    rest = others.union(r.needs)
+                    found.append(LastKernel((i, j), r, rest, self.chains.least_kernels(rest)))
+        return found
 
     def reachable(self, rest: frozenset[Form], kernels: int, remaining_us: float) -> bool:
         """Whether so many kernels may make this in the time that remains."""
@@ -453,15 +480,15 @@ class _Search:
             return False
         return True
 
-    def shortlist(self, found: list[Way]) -> list[Way]:
+    def shortlist(self, found: list[PricedKernels]) -> list[PricedKernels]:
         """The cheapest few, few of each structure: equal structures that differ in algebra alone cost much the same."""
         made: Counter[tuple[object, ...]] = Counter()
-        kept: list[Way] = []
-        for p in sorted(found, key=lambda p: p[0]):
-            shape = tuple(c.implementation.shape for c in p[1])
+        kept: list[PricedKernels] = []
+        for g in sorted(found, key=lambda g: g.us):
+            shape = tuple(c.implementation.shape for c in g.kernels)
             made[shape] += 1
             if made[shape] <= self.space.bounds.algebras:
-                kept.append(p)
+                kept.append(g)
         return kept[: self.space.bounds.plans]
 
     def groups(self, required: frozenset[Form]) -> list[tuple[Form, ...]]:

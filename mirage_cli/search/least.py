@@ -6,15 +6,17 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
+from typing import Any  # what is worked out once
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Node
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.mugraph import Load
+from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.search.expand import Expansion, Space, Written
+from mirage_cli.search.expand import Equations, Expansion, Space
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
@@ -32,18 +34,6 @@ class _Steps(dict[tuple[Form, Node], tuple[float, ...]]):
         return found
 
 
-class _Kernels(dict[Expansion, float]):
-    """`LeastWork.expansion_us`, worked out where it is first asked for."""
-
-    def __init__(self, least: LeastWork) -> None:
-        super().__init__()
-        self.least = least
-
-    def __missing__(self, e: Expansion) -> float:
-        found = self[e] = self.least.expansion_us(e)
-        return found
-
-
 class LeastWork:
     """Lower bounds of single kernels, from their equations alone.
 
@@ -54,11 +44,11 @@ class LeastWork:
     def __init__(self, storage: Storage, space: Space, prune: bool) -> None:
         self.storage, self.space, self.prune = storage, space, prune
         self.alternatives = space.bounds.alternatives
-        self.of_loads: dict[tuple[tuple[Form, Access], ...], float] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
-        self.of_steps, self.of_kernels = _Steps(self), _Kernels(self)
+        self.of_steps = _Steps(self)
 
     def work(self, e: Expansion) -> float:
         """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
@@ -78,8 +68,9 @@ class LeastWork:
         """A lower bound for the kernels of the expansions that will be priced."""
         if not self.prune:
             return 0.0
-        return min((self.of_kernels[e] for _, e in same[: 2 * self.alternatives]), default=math.inf)
+        return min((self.expansion_us(e) for _, e in same[: 2 * self.alternatives]), default=math.inf)
 
+    @once
     def expansion_us(self, e: Expansion) -> float:
         """A lower bound for the kernels of an expansion; infinite if it has none."""
         if self.space.recomputes(e):
@@ -90,18 +81,14 @@ class LeastWork:
             return math.inf
         return self.target.launch_us + max(self.moving_us(e.targets, written), self.arithmetic_us(written))
 
-    def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
+    def moving_us(self, targets: tuple[Form, ...], written: Equations) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""
         read = () if _masked(written) else tuple((f, access) for _, f, access in written.loads)
         return (self.read_bytes(read) + sum(map(self.storage.bytes_of, targets))) / self.target.dram_bytes_per_us
 
+    @once
     def read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
         """Of what these loads read: many expansions read the same."""
-        if read not in self.of_loads:
-            self.of_loads[read] = self._read_bytes(read)
-        return self.of_loads[read]
-
-    def _read_bytes(self, read: tuple[tuple[Form, Access], ...]) -> float:
         parts: dict[BufferPart, float] = {}
         element_bytes: dict[str, int] = {}
         accesses: list[tuple[str, Access]] = []
@@ -109,13 +96,13 @@ class LeastWork:
             x = Load("", buffer_of(self.d, f), access)
             element_bytes[x.buffer] = DTYPE_BYTES[self.storage.dtype_of(f)]
             part, size, l2_bytes = part_of(x.buffer, access), bytes_of(x, element_bytes), self.target.l2_bytes
-            once = bytes_once(access, size, element_bytes[x.buffer], self.sizes, l2_bytes)
-            whole = prod(self.sizes[a] for a in x.dims) * once
+            each = bytes_once(access, size, element_bytes[x.buffer], self.sizes, l2_bytes)
+            whole = prod(self.sizes[a] for a in x.dims) * each
             parts[part] = max(parts.get(part, 0.0), whole)
             accesses.append((x.buffer, access))
         return float(of_parts(parts, accesses, element_bytes, self.sizes))
 
-    def arithmetic_us(self, written: Written) -> float:
+    def arithmetic_us(self, written: Equations) -> float:
         """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part
         of it out."""
         if _masked(written):
@@ -134,5 +121,5 @@ class LeastWork:
         )
 
 
-def _masked(written: Written) -> bool:
+def _masked(written: Equations) -> bool:
     return any(q.type == "bool" for q in written.eqns)

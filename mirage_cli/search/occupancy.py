@@ -5,14 +5,15 @@ They are tuples, which are made faster than dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple  # Any: columns of numpy, or numbers
+from typing import Any, NamedTuple  # Any: columns of numpy, or numbers
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.once import once
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import (
@@ -42,9 +43,6 @@ MOST_LOADED = 32
 MAX_IMBALANCE = 2.0
 """How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
 
 class Elements(dict[tuple[str, ...], Any]):
     """Of a block over some axes, worked out where they are first asked for."""
@@ -62,7 +60,8 @@ class Launch(NamedTuple):
     """One launch of a kernel under every schedule of a batch.
 
     without: of TERMS, those that do not count. tiles: along each axis, those of a chunk where it is split. programs:
-    the program instances. elements: of a block over these axes. known: what is worked out once (`once`).
+    the program instances. elements: of a block over these axes. worked_out: what terms have in common, as `once`
+    has it.
     """
 
     m: Model
@@ -74,7 +73,7 @@ class Launch(NamedTuple):
     tiles: Mapping[str, Array]
     programs: Array
     elements: Elements
-    known: dict[tuple[Hashable, ...], Any]
+    worked_out: dict[Any, Any]
 
     @staticmethod
     def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
@@ -87,18 +86,6 @@ class Launch(NamedTuple):
     def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
         """The value, or what stands in its place where the term is switched off."""
         return self.zero + otherwise if name in self.without else value
-
-
-def once(work_out: Callable[[Launch, *Args], T]) -> Callable[[Launch, *Args], T]:
-    """What terms of one launch have in common is worked out for the first of them."""
-
-    def known(x: Launch, *args: *Args) -> T:
-        key = (work_out, *args)
-        if key not in x.known:
-            x.known[key] = work_out(x, *args)
-        return x.known[key]
-
-    return known
 
 
 class Multiplied(NamedTuple):

@@ -18,13 +18,10 @@ from fractions import Fraction
 from mirage_cli.ir.access import dims_of, plain
 from mirage_cli.ir.inplace import reread, shared, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
-from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
-from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.assembly import ScheduledGraph, best_with, concatenated
+from mirage_cli.search.assembly import ScheduledGraph, concatenated, with_kernels_of
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
-from mirage_cli.search.work import chunk_sizes
 from mirage_cli.target.gpus import Target
 
 
@@ -67,15 +64,7 @@ def _held_whole(c: ScheduledGraph, target: Target) -> ScheduledGraph | None:
     graph = replace(g, kernels=tuple(kernels.values()))
     if any(too_late(graph.kernels, g.changed, g.sizes, g.distinct)):
         return None
-    us, schedules, sizes = c.predicted_us, dict(c.schedule.kernels), chunk_sizes(g, c.schedule)
-    for old in (k for k in g.kernels if kernels[k.name] != k):
-        s = c.schedule.kernels[old.name]
-        try:
-            us_now, schedules[old.name] = best_with(graph, kernels[old.name], sizes, target, s)
-            us += us_now - best_with(g, old, sizes, target, s)[0]
-        except InexpressibleError:
-            return None
-    return ScheduledGraph(graph, Schedule(schedules), us, (*c.shape, "held whole"))
+    return with_kernels_of(c, graph, target, "held whole")
 
 
 def _names(parts: tuple[Part, ...], taken: set[str]) -> dict[Part, str]:

@@ -22,7 +22,7 @@ from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.scans import possible, reduces, with_scans
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
-from mirage_cli.search.expand import Expansion, Space, Written, axes_of, sort_axes, stored_axes
+from mirage_cli.search.expand import Equations, Expansion, Space, axes_of, sort_axes, stored_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -224,7 +224,7 @@ def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
     return {a for e in eqns if OPS[e.op].kind in ("reduction", "contraction") for a in e.axes}
 
 
-def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
+def _kernel(d: Decomposition, e: Expansion, w: Equations) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
     loads = tuple(Load(name, buffer_of(d, f), access) for name, f, access in w.loads)
     stores = tuple(Store("@" + f.key, w.value[f], plain(stored_axes(d, f))) for f in e.targets)
@@ -233,7 +233,7 @@ def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     return Kernel("k", "generated", roles, loads, w.eqns, stores)
 
 
-def library_kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel | None:
+def library_kernel(d: Decomposition, e: Expansion, w: Equations) -> Kernel | None:
     """The expansion as one matrix product of the library, where it is just that (see `is_matmul`)."""
     if len(w.eqns) != 1 or w.eqns[0].op != "dot" or len(e.targets) != 1:
         return None
@@ -245,9 +245,9 @@ def library_kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel | None:
     return kernel if whole and is_matmul(w.eqns[0], kernel.loads, several=not gaps) else None
 
 
-def is_matmul(e: Eqn, loads: tuple[Load, ...], *, several: bool = True) -> bool:
+def is_matmul(e: Eqn, loads: tuple[Load, ...], *, several: bool) -> bool:
     """Whether one torch.bmm of views computes this: at most one batch axis, one axis of K, and rows and columns that
-    are one axis each, or several side by side in the operand and in the result."""
+    are one axis each, or, where `several` may be one, side by side in the operand and in the result."""
     a, b = (next((x.dims for x in loads if x.out == v), None) for v in e.args)
     if a is None or b is None or len(e.axes) != 1:
         return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any  # what is worked out once
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.access import Access, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, Store, exact_values
+from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, Tensor
 from mirage_cli.search.roles import Implementation
@@ -26,7 +28,7 @@ class Storage:
     def __init__(self, d: Decomposition, types: Mapping[Form, str], sizes: Mapping[str, int], target: Target) -> None:
         self.d, self.types, self.sizes, self.target = d, types, sizes, target
         self.exact, self.precise = d.exact, d.precise
-        self.weighed: dict[Form, int] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.written: dict[Form, int] = {}
         places: dict[Form, list[tuple[Tensor, Tensor, Access]]] = {}
         for (t, whole, access), f in zip(d.program.places(), d.outputs, strict=True):
@@ -55,16 +57,15 @@ class Storage:
                 return "float32" if OPS[e.op].kind == "reduction" else self.d.program.dtype
         return "float32"
 
+    @once
     def bytes_of(self, f: Form) -> int:
         """Of a class in device memory, the least that is read or written."""
-        if f not in self.weighed:
-            each = float(DTYPE_BYTES[self.dtype_of(f)])
-            if self.d.is_input(f) and f.atom is not None:
-                name, access = f.atom.args[:2]
-                size = bytes_of(Load("", name, access), {name: int(each)})
-                each = bytes_once(access, size, int(each), self.sizes, self.target.l2_bytes)
-            self.weighed[f] = round(prod(self.sizes[a] for a in f.dims) * min(each, self.written.get(f, each)))
-        return self.weighed[f]
+        each = float(DTYPE_BYTES[self.dtype_of(f)])
+        if self.d.is_input(f) and f.atom is not None:
+            name, access = f.atom.args[:2]
+            size = bytes_of(Load("", name, access), {name: int(each)})
+            each = bytes_once(access, size, int(each), self.sizes, self.target.l2_bytes)
+        return round(prod(self.sizes[a] for a in f.dims) * min(each, self.written.get(f, each)))
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""

@@ -91,9 +91,7 @@ class _Numbering:
         axes = () if position else e.axes
         met = tuple(dict.fromkeys((*(d for a in e.values for d in known[a].axes), *dims_of(position), *axes, *e.dims)))
         at = {d: i for i, d in enumerate(met)}
-        args = tuple(
-            (known[a].number, tuple(at[d] for d in known[a].axes)) if isinstance(a, str) else a for a in e.args
-        )
+        args = e.arguments(lambda v: (known[v].number, tuple(at[d] for d in known[v].axes)))
         how = e.op, args, tuple((at[d], self.sizes.get(d)) for d in axes), _unnamed(position, met)
         own = _Value(len(self.numbers), tuple(d for d in met if d in e.dims))
         earlier = self.names.get(e.out, own)

@@ -15,13 +15,11 @@ from dataclasses import replace
 
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.mugraph import Kernel, Load, Role
-from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, live_eqns
+from mirage_cli.ir.program import Eqn, live_eqns
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.assembly import ScheduledGraph, best_with
+from mirage_cli.search.assembly import ScheduledGraph, with_kernels_of
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.search.work import chunk_sizes
 from mirage_cli.target.gpus import Target
 
 
@@ -66,18 +64,7 @@ def _without(c: ScheduledGraph, merge: Kernel, target: Target) -> ScheduledGraph
         buffers=tuple(t for t in g.buffers if t.name not in made),
         kernels=tuple(kernels.get(k.name, k) for k in g.kernels if k is not merge),
     )
-    schedules = {name: s for name, s in c.schedule.kernels.items() if name != merge.name}
-    sizes = chunk_sizes(g, c.schedule)
-    us = c.predicted_us - target.costs.gap_us
-    try:
-        us -= best_with(g, merge, sizes, target, c.schedule.kernels[merge.name])[0]
-        for k in readers:
-            old = c.schedule.kernels[k.name]
-            us_now, schedules[k.name] = best_with(graph, kernels[k.name], sizes, target, old)
-            us += us_now - best_with(g, k, sizes, target, old)[0]
-    except InexpressibleError:
-        return None
-    return ScheduledGraph(graph, Schedule(schedules), us, (*c.shape, "without merges"))
+    return with_kernels_of(c, graph, target, "without merges")
 
 
 def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) -> Kernel | None:
@@ -115,7 +102,7 @@ def _merging(k: Kernel, merge: Kernel, made: Collection[str], chunks: set[str]) 
     roles: tuple[tuple[str, Role], ...] = (*((a, "tile") for a in sorted(chunks - {a for a, _ in k.roles})), *k.roles)
     place = {a: i for i, (a, _) in enumerate(roles)}
     merged = (replace(e, dims=tuple(sorted(e.dims, key=place.__getitem__))) for e in body)
-    rest = (replace(e, args=_args(e, values)) for e in k.body)
+    rest = (e.renamed(values) for e in k.body)
     stored = tuple(replace(s, value=values.get(s.value, s.value)) for s in k.stores)
     return replace(k, roles=roles, loads=(*loads, *own), body=(*merged, *rest), stores=stored)
 
@@ -130,8 +117,4 @@ def _eqn_at(e: Eqn, names: Mapping[str, str], axes: Mapping[str, str]) -> Eqn:
         return tuple(axes.get(a, a) for a in some)
 
     along = e.axes if e.op == "size" else other(e.axes)
-    return replace(e, out=names[e.out], args=_args(e, names), axes=along, dims=other(e.dims))
-
-
-def _args(e: Eqn, names: Mapping[str, str]) -> tuple[Arg, ...]:
-    return tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
+    return replace(e.renamed(names), axes=along, dims=other(e.dims))

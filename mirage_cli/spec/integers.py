@@ -10,13 +10,13 @@ from fractions import Fraction
 
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import WORD, Arg, Tensor, number_type
-from mirage_cli.ir.whole import Bounds, bounds_of, positions
+from mirage_cli.ir.whole import Interval, bounds_of, positions
 from mirage_cli.spec.scope import Scope
 
 LEAST, LARGEST = WORD
 FLOAT_BITS = 24
 """Of whole numbers, so many float32 holds."""
-UNTOLD: Bounds = (-(1 << FLOAT_BITS), 1 << FLOAT_BITS)
+UNTOLD: Interval = (-(1 << FLOAT_BITS), 1 << FLOAT_BITS)
 """Of integers that no declaration and no operator bounds: what is counted, and inputs without `below`."""
 
 
@@ -26,7 +26,7 @@ class Integers:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
 
-    def bounds(self, value: Arg) -> Bounds:
+    def bounds(self, value: Arg) -> Interval:
         """Between which numbers an integer lies, in 32 bits."""
         if not isinstance(value, str):
             return int(value), int(value)

@@ -362,9 +362,7 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
         at: dict[str, Value] = {}
         for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
             at |= digits_of(names, first, leaves(table.held), entry)
-        order = names.in_memory(value, fresh)
-        target = named(names, value)
-        return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
+        return element_at(names, value, names.in_memory(value, fresh), at)
 
     return a.trace.add(Array(a.trace, (*entries, *fresh.dims[len(tables) :]), tuple(held), (fresh, *tables), make))
 
@@ -387,12 +385,16 @@ def looked_up_in_rows(a: Array, position: int, table: Array) -> Array | None:
 
     def make(names: Names, value: Value, entry: Value) -> Value:
         at = digits_of(names, first, leaves(own), entry)
-        order = names.in_memory(value, a)
-        target = named(names, value)
-        return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
+        return element_at(names, value, names.in_memory(value, a), at)
 
     dims = [entries if p == position else d for p, d in enumerate(a.dims)]
     return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a, table), make))
+
+
+def element_at(names: Names, value: Value, order: Sequence[str], at: Mapping[str, Value]) -> Value:
+    """A value at these places along some of its axes. order: of all its axes."""
+    target = named(names, value)
+    return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
 
 
 def digits_of(names: Names, dim: Dim, own: Sequence[Axis], entry: Value) -> dict[str, Value]:

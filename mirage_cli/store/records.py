@@ -36,11 +36,16 @@ VERDICT: Shape = {
 """What is read of what the verifier says of a μGraph, by this version and of earlier ones; it may hold more."""
 
 
+PREDICTED = " (predicted)"
+"""Behind the name of a GPU that results are predicted for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """All that a result depends on. `dims`: every axis with its size.
 
-    gpu: the device's name where results are measured, the target's where they are predicted; `driver` is then empty.
+    gpu: the device's name where results are measured, the target's and PREDICTED where they are predicted; `driver` is
+    then empty.
     """
 
     program_hash: str
@@ -56,6 +61,11 @@ class Key:
     def id(self) -> str:
         """Twelve hexadecimal digits."""
         return digest(dump(list(self.row().values())))
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPU that results were measured on, or predicted for."""
+        return self.gpu.removesuffix(PREDICTED)
 
     def row(self) -> Row:
         """The columns of `keys`, but for the id."""
@@ -161,7 +171,7 @@ class Shown:
     sources: tuple[str, ...] = field(default=())
 
 
-def misfit(value: Json, shape: Shape, where: str = "it") -> str | None:
+def misfit(value: Json, shape: Shape, where: str) -> str | None:
     """The first part of a value that does not have its shape, in words; None where all have."""
     if isinstance(shape, tuple):
         return None if value is None else misfit(value, shape[1], where)

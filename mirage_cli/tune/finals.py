@@ -65,7 +65,8 @@ LEAST_SECONDS = 0.1
 """Of a careful timing's rounds. Where there is no time for as much of each finalist, there are fewer finalists."""
 
 
-Verdict = tuple[Trial, Judged]
+JudgedTrial = tuple[Trial, Judged]
+"""A trial, and whether it is right."""
 
 
 class Finals:
@@ -104,7 +105,9 @@ class Finals:
         result.incumbent = incumbent and self.outcome(incumbent, timed, lost)
         return result
 
-    def right_and_timed(self, judged: Sequence[Verdict]) -> tuple[list[Verdict], list[Verdict], Timing | Failure]:
+    def right_and_timed(
+        self, judged: Sequence[JudgedTrial]
+    ) -> tuple[list[JudgedTrial], list[JudgedTrial], Timing | Failure]:
         """The finalists, timed with care, from the first on that is right on data drawn anew too; those that are not;
         and eager PyTorch's timing. Where none that is right beats eager, those that overflow in the same places as
         eager take part too."""
@@ -112,7 +115,7 @@ class Finals:
         right = [(t, v) for t, v in judged if v.right]
         excused = [(t, v) for t, v in judged if v.ok and not v.right]
         some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or x[0].key == own]
-        refused: list[Verdict] = []
+        refused: list[JudgedTrial] = []
         for some in (right, [*right[:1], *some_excused[:1], *right[1:], *some_excused[1:]]):
             with self.explored.phase("finals"):
                 finalists, eager = self.final_timing(some)
@@ -143,7 +146,7 @@ class Finals:
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [t for t, verdict in judged if verdict.right]
 
-    def variants(self, tuned: Tuned) -> list[Verdict]:
+    def variants(self, tuned: Tuned) -> list[JudgedTrial]:
         """What overlaps with other kernels in another way than the best, is right, and not much slower by itself: the
         best with less overlap, and of each other way the fastest that was timed. Which of them is the fastest within a
         model is seen there."""
@@ -236,7 +239,7 @@ class Finals:
         """Whether the rest of the time is needed for the winner alone."""
         return self.deadline.left_s < 0
 
-    def affordable(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Effort]:
+    def affordable(self, right: Sequence[JudgedTrial]) -> tuple[list[JudgedTrial], Effort]:
         """The finalists that there is time for, with eager PyTorch beside them, and the effort of their timing. The
         first two, and the incumbent, take part in any case."""
         follows = self.task.in_model or any(g.dynamic for g in self.graphs.values())
@@ -259,7 +262,7 @@ class Finals:
         except (EmitError, InexpressibleError) as error:
             return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
 
-    def join(self, incumbent: Trial | None, judged: list[Verdict]) -> Trial | None:
+    def join(self, incumbent: Trial | None, judged: list[JudgedTrial]) -> Trial | None:
         """Puts the incumbent among what is judged, unless it is there already; gives it, with why it is not right."""
         if incumbent is None or not incumbent.source:
             return incumbent
@@ -269,20 +272,20 @@ class Finals:
             judged.append((incumbent, verdict))
         return replace(incumbent, failure=verdict.problem)
 
-    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[Verdict]) -> Trial:
+    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[JudgedTrial]) -> Trial:
         """The incumbent with its careful timing, or why it has none."""
         if own := next((t for t in timed if t.key == incumbent.key), None):
             return own
         problem = next((v.problem for t, v in rejected if t.key == incumbent.key), incumbent.failure)
         return replace(incumbent, failure=problem or "failed while it was timed")
 
-    def final_timing(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Timing | Failure]:
+    def final_timing(self, right: Sequence[JudgedTrial]) -> tuple[list[JudgedTrial], Timing | Failure]:
         """The finalists that there is time for with careful timings, the least mean first, and eager PyTorch's, all
         interleaved."""
         some, effort = self.affordable(right)
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(some)]
         timings = dict(self.means.worker.time([*contestants, self.eager], effort))
-        finalists: list[Verdict] = []
+        finalists: list[JudgedTrial] = []
         for i, (trial, verdict) in enumerate(some):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
@@ -292,10 +295,10 @@ class Finals:
         finalists.sort(key=lambda f: f[0].mean_us)
         return finalists, timings[self.eager.id]
 
-    def right_anew(self, finalists: list[Verdict], excuses: bool) -> tuple[list[Verdict], list[Verdict]]:
+    def right_anew(self, finalists: list[JudgedTrial], excuses: bool) -> tuple[list[JudgedTrial], list[JudgedTrial]]:
         """The finalists from the first on that is right on data by which none was chosen, and at other dynamic sizes;
         and those in front of it. excuses: one that overflows like eager PyTorch is right too."""
-        refused: list[Verdict] = []
+        refused: list[JudgedTrial] = []
         for n, (trial, _) in enumerate(finalists):
             verdict = self.judge.anew(trial)
             if verdict.ok if excuses else verdict.right:
@@ -303,13 +306,13 @@ class Finals:
             refused.append((trial, verdict))
         return [], refused
 
-    def judge_fastest(self, contenders: Sequence[Trial]) -> list[Verdict]:
+    def judge_fastest(self, contenders: Sequence[Trial]) -> list[JudgedTrial]:
         """Judges the fastest, until there are enough that are right.
 
         What is refused with float32 multiplied on the matrix units is judged with float32 arithmetic next, the fastest
         first.
         """
-        judged: list[Verdict] = []
+        judged: list[JudgedTrial] = []
         refused: Counter[tuple[str, bool]] = Counter()
         waiting = deque(self.right_first(contenders) if self.late else contenders)
         while waiting and sum(v.right for _, v in judged) < FINALISTS and not self.ends(judged):
@@ -349,7 +352,7 @@ class Finals:
 
         return sorted(contenders, key=lambda t: not known_right(t))
 
-    def ends(self, judged: Sequence[Verdict]) -> bool:
+    def ends(self, judged: Sequence[JudgedTrial]) -> bool:
         """Whether time is up for judging more: with what is right, or with what overflows like eager where nothing is
         known to be right."""
         if not self.late or (not judged and self.judge.known_right):
@@ -357,7 +360,7 @@ class Finals:
         given_up = len(judged) >= LATE_REFUSALS and any(v.ok for _, v in judged) and not self.judge.known_right
         return any(v.right for _, v in judged) or self.deadline.lost or given_up
 
-    def too_late(self, trial: Trial, judged: Sequence[Verdict]) -> bool:
+    def too_late(self, trial: Trial, judged: Sequence[JudgedTrial]) -> bool:
         """Whether time is up for judging this one, as another is known to be right."""
         known = (trial.source, False) in self.judge.verdicts
         return self.late and not known and len(judged) >= LATE_REFUSALS and self.judge.known_right

@@ -417,7 +417,7 @@ class Bench(Setting):
         self.synchronize()
         return graph.replay, returned, "CUDA graph"
 
-    def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random, until_s: float = math.inf) -> None:
+    def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random, until_s: float) -> None:
         """until_s: when no more rounds begin, by this process's clock; there is one in any case. Calls that are slow
         beside the best's take part in two, but where times with hot inputs are asked for too."""
         if not ready:

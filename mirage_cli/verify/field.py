@@ -582,10 +582,7 @@ class Field:
     def where(self, mask: Residues, x: Residues, y: Residues) -> Residues:
         dims = union(mask.dims, x.dims, y.dims)
         m = aligned(mask.data, mask.dims, dims)
-        taint = joint_taint((x, y), dims)
-        if mask.taint is not None:
-            hidden = aligned(mask.taint, mask.dims, dims, 1)
-            taint = hidden if taint is None else taint | hidden
+        taint = joint_taint((mask, x, y), dims)
         if x.kind == y.kind != "field":
             data = np.where(m, aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Residues(dims, x.kind, data, both_valid(mask, x, y), taint=taint, large=x.large or y.large)

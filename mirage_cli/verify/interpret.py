@@ -59,9 +59,14 @@ def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantic
     semantics.window, semantics.tables = {}, {}
     env = dict(inputs)
     for e in program.eqns:
-        env[e.out] = semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
+        env[e.out] = applied(e, env, semantics)
     nowhere = {p.value: _nowhere(p, env, semantics) for p in program.parts if may_name_nothing(p.access)}
     return {t.name: env[t.name] for t in program.outputs} | nowhere
+
+
+def applied(e: Eqn, env: Mapping[str, Any], semantics: Semantics) -> Any:
+    """What an equation makes of these values."""
+    return semantics.apply(e.op, e.arguments(env.__getitem__), e.axes)
 
 
 def _nowhere(p: Part, env: Mapping[str, Any], semantics: Semantics) -> Any:
@@ -457,8 +462,7 @@ class _Instances:
             at = self.front.places(step.access, step.dims, ranges, memory, self.tables(step.buffers[1:]))
             return memory.read(at, (*self.front.dims, *step.dims))
         self.semantics.window, self.semantics.tables = window, self.tables(x.table for x in step.looks_up)
-        args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
-        return self.semantics.apply(step.op, args, step.axes)
+        return applied(step, env, self.semantics)
 
     def partial(self, x: Load, memory: Memory, ranges: Window) -> Any:
         """A partial result, where it was not stored the identity of its reduction."""

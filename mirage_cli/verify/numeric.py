@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any  # what a function returns: a tensor, several, or nothing
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple  # what a function returns: a tensor, several, or nothing
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program, spread
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from mirage_cli.verify.lies import Lies
-    from mirage_cli.verify.yardstick import Judgement
+    from mirage_cli.verify.yardstick import Cut, Judgement, Reference
 
 Run = Callable[["list[torch.Tensor]"], "Sequence[torch.Tensor]"]
 AtOnce = Callable[[Run, "Sequence[list[torch.Tensor]]"], "Sequence[Sequence[torch.Tensor]] | None"]
@@ -78,82 +79,110 @@ def judge(
     """
     import torch
 
-    from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of
+    from mirage_cli.verify.lies import Lies
     from mirage_cli.verify.testdata import DISTRIBUTIONS
-    from mirage_cli.verify.yardstick import Cut, Reference, untold
+    from mirage_cli.verify.yardstick import Cut, Reference
 
     where = torch.device(device)
-    allowed = program.tolerance if tolerance is None else tolerance
-    terms = longest_sum(program)
-    fields = independent_axis(program) if reference is None else None
-    cut = Cut(*fields).on(where) if fields else None
+    axis = independent_axis(program) if reference is None else None
     lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
-
     primitive = lower(program.apart())
 
     def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         return evaluated(program, primitive, inputs)
 
     wide = definition if reference is None else lambda *inputs: reference(list(inputs))
-    program_in_torch = Reference(eager, definition, getattr(torch, program.dtype), wide)
+    judged = _Judged(
+        program,
+        Reference(eager, definition, getattr(torch, program.dtype), wide),
+        lies,
+        program.tolerance if tolerance is None else tolerance,
+        overflow_like_eager,
+        Cut(*axis).on(where) if axis else None,
+    )
     seeds = {k.name: seed + i for i, k in enumerate(DISTRIBUTIONS)}
     names = [name for name in seeds if distributions is None or name in distributions]
 
-    def judged(calls: Iterable[_Call], *, only_right: bool = False) -> NumericVerdict | None:
-        """only_right: None where something is wrong, and no more is judged."""
-        found: list[Judgement] = []
-        for name, inputs, given, results in calls:
-            outputs = outputs_of(lies, results, given)
-            if changed := [program.inputs[i].name for i in changed_elsewhere(lies, given, inputs)]:
-                raise ValueError(f"writes to its inputs: {', '.join(changed)}")
-            found.append(program_in_torch.judge(name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
-            if only_right and found[-1].problem is not None:
-                return None
-        worst = max(found, key=lambda j: j.score)
-        nothing = untold(found)
-        ok = nothing is None and all(j.problem is None for j in found)
-        return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found), nothing)
-
     def draws() -> Iterator[_Draw]:
-        return ((name, draw_inputs(program, name, where, seeds[name])) for name in names)
+        return (_Draw(name, draw_inputs(program, name, where, seeds[name])) for name in names)
 
     drawn: Iterable[_Draw] = draws()
     if at_once is not None:
         drawn = [*drawn]
         if (calls := _together(drawn, lies, run, at_once)) is not None:
             with suppress(ValueError):  # which calls one by one raise too, or which is theirs alone
-                if (verdict := judged(calls, only_right=True)) is not None and verdict.ok:
+                right = [*takewhile(lambda j: j.problem is None, judged.judgements(calls))]
+                if len(right) == len(names) and (verdict := judged.verdict(right)).ok:
                     return verdict
             drawn = draws()  # what writes to its inputs has changed them
-    verdict = judged(_one_by_one(drawn, lies, run))
-    assert verdict is not None
-    return verdict
+    return judged.verdict([*judged.judgements(_one_by_one(drawn, lies, run))])
 
 
-_Draw = tuple[str, "list[torch.Tensor]"]
-"""A distribution, and inputs drawn from it."""
-_Call = tuple[str, "list[torch.Tensor]", "list[torch.Tensor]", "Sequence[torch.Tensor]"]
-"""The distribution, the inputs, what `run` was given and has changed, and what it returned."""
+class _Draw(NamedTuple):
+    """Inputs that are drawn from a distribution."""
+
+    distribution: str
+    inputs: list[torch.Tensor]
+
+
+class _Call(NamedTuple):
+    """A call on such inputs: what the function was given, which it may have changed, and what it returned."""
+
+    draw: _Draw
+    given: list[torch.Tensor]
+    results: Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A program by which calls are judged. lies: where its outputs lie, if it has parts. cut: as of `yardstick`."""
+
+    program: Program
+    reference: Reference
+    lies: Sequence[Lies] | None
+    tolerance: float
+    overflow_like_eager: bool
+    cut: Cut | None
+
+    def judgements(self, calls: Iterable[_Call]) -> Iterator[Judgement]:
+        """Of each call. Raises ValueError."""
+        from mirage_cli.verify.lies import changed_elsewhere, outputs_of
+
+        terms = longest_sum(self.program)
+        for (name, inputs), given, results in calls:
+            outputs = outputs_of(self.lies, results, given)
+            if changed := [self.program.inputs[i].name for i in changed_elsewhere(self.lies, given, inputs)]:
+                raise ValueError(f"writes to its inputs: {', '.join(changed)}")
+            allowed = self.tolerance, self.overflow_like_eager
+            yield self.reference.judge(name, inputs, outputs, *allowed, terms, self.cut)
+
+    def verdict(self, found: Sequence[Judgement]) -> NumericVerdict:
+        """Of all distributions."""
+        from mirage_cli.verify.yardstick import untold
+
+        worst, nothing = max(found, key=lambda j: j.score), untold(found)
+        ok = nothing is None and all(j.problem is None for j in found)
+        errors = found[0].error.norm, found[0].eager_error.norm
+        return NumericVerdict(ok, worst, *errors, self.tolerance, tuple(found), nothing)
 
 
 def _one_by_one(draws: Iterable[_Draw], lies: Sequence[Lies] | None, run: Run) -> Iterator[_Call]:
     from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
 
-    for name, inputs in draws:
+    for draw in draws:
         with fresh_memory_is_nan():
-            given = to_be_changed(lies, inputs)
+            given = to_be_changed(lies, draw.inputs)
             results = run(given)
-        yield name, inputs, given, results
+        yield _Call(draw, given, results)
 
 
-def _together(draws: Iterable[_Draw], lies: Sequence[Lies] | None, run: Run, at_once: AtOnce) -> Iterable[_Call] | None:
+def _together(draws: Sequence[_Draw], lies: Sequence[Lies] | None, run: Run, at_once: AtOnce) -> list[_Call] | None:
     from mirage_cli.verify.lies import fresh_memory_is_nan, to_be_changed
 
-    names, inputs = zip(*draws, strict=True)
     with fresh_memory_is_nan():
-        given = [to_be_changed(lies, x) for x in inputs]
+        given = [to_be_changed(lies, draw.inputs) for draw in draws]
         results = at_once(run, given)
-    return None if results is None else zip(names, inputs, given, results, strict=True)
+    return None if results is None else [*map(_Call, draws, given, results)]
 
 
 def draw_inputs(program: Program, distribution: str, device: torch.device, seed: int) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from mirage_cli.algebra.canonical import Algebra, Form
 from mirage_cli.ir.access import Access, Index, plain, renames
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Eqn, Merged, Part, Program, Tensor
 
 
@@ -156,9 +156,9 @@ class Forms:
     def equations(self, eqns: Iterable[Eqn], forms: dict[str, Form], split: str | None) -> None:
         """Adds the forms of equations; `split` is the axis that their kernel has only a chunk of."""
         for e in eqns:
-            forms[e.out] = self.equation(e, [forms[a] if isinstance(a, str) else a for a in e.args], split)
+            forms[e.out] = self.equation(e, e.arguments(forms.__getitem__), split)
 
-    def equation(self, e: Eqn, args: list[Form | object], split: str | None) -> Form:
+    def equation(self, e: Eqn, args: tuple[Form | Number, ...], split: str | None) -> Form:
         algebra = self.algebra
         if e.op == "rename":
             return self.read_by(tuple(e.names.values()), _form(args[0]), e.names)
@@ -171,7 +171,7 @@ class Forms:
         axes = e.axes
         if OPS[e.op].kind in ("reduction", "contraction"):
             axes = tuple(b for a in e.axes for b in ((a,) if a == split else self.both([a])))
-        return algebra.apply(e.op, args, axes)  # type: ignore[arg-type]
+        return algebra.apply(e.op, args, axes)
 
 
 def _form(x: object) -> Form:

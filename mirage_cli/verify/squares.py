@@ -18,6 +18,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, live_eqns, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
+from mirage_cli.verify.interpret import applied
 from mirage_cli.verify.residues import DRAW, Array, Residues, joint_taint
 
 DRAWS = 64
@@ -29,7 +30,7 @@ SPACE = 1 << 15
 LOGARITHMS = 1 << 7
 """Elements of logarithms of which a draw that has more counts as several: their tests for squares take longest."""
 
-Axes = dict[str, str]
+RowAxes = dict[str, str]
 """The axes of a value that are axes of an input, and what the input calls them."""
 
 
@@ -49,10 +50,10 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
     found = dict(inputs)
     program = replace(program, eqns=tuple(live_eqns(program.eqns, _of_positive_numbers(program.eqns))))
     env: dict[str, Residues] = dict(found)
-    rows: dict[str, dict[str, Axes]] = {t.name: {t.name: {d: d for d in t.dims}} for t in program.inputs}
+    rows: dict[str, dict[str, RowAxes]] = {t.name: {t.name: {d: d for d in t.dims}} for t in program.inputs}
     sizes = program.sizes
     for i, e in enumerate(program.eqns):
-        env[e.out] = _apply(e, env, semantics)
+        env[e.out] = applied(e, env, semantics)
         rows[e.out] = _rows_of(e, rows, sizes)
         if not _adds_doubt(e, env):
             continue
@@ -68,11 +69,11 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
         both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first
         many = {**env, name: both}
         for q in needed:
-            many[q.out] = _apply(q, many, semantics)
+            many[q.out] = applied(q, many, semantics)
         found[name] = env[name] = replace(again, data=_first_sure(both, many[e.out], rows[e.out][name]))
         for q in program.eqns[: i + 1]:
             if name in rows[q.out]:
-                env[q.out] = _apply(q, env, semantics)
+                env[q.out] = applied(q, env, semantics)
     return found
 
 
@@ -81,13 +82,9 @@ def _of_positive_numbers(eqns: Iterable[Eqn]) -> set[str]:
     return {e.out for e in eqns if OPS[e.op].domain[0][0] >= 0}
 
 
-def _apply(e: Eqn, env: Mapping[str, Residues], semantics: FieldSemantics) -> Residues:
-    return semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
-
-
-def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str, int]) -> dict[str, Axes]:
+def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, RowAxes]], sizes: Mapping[str, int]) -> dict[str, RowAxes]:
     """For each input that the result depends on, the axes along which its rows give rows of the result."""
-    found: dict[str, Axes] = {}
+    found: dict[str, RowAxes] = {}
     for v in e.values:
         for name, axes in rows[v].items() if e.op != "rename" or v == e.args[0] else ():
             if e.op == "rename":
@@ -109,7 +106,7 @@ def _adds_doubt(e: Eqn, env: Mapping[str, Residues]) -> bool:
     return bool(new[np.flatnonzero(result.valid)].any())
 
 
-def _first_sure(x: Residues, result: Residues, rows: Axes) -> Array:
+def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> Array:
     """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt.
 
     Where all are in doubt, the row of the first draw is kept.

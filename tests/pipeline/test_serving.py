@@ -175,7 +175,7 @@ def test_a_stored_file_chooses_by_what_is_known_of_its_gpu(
 ) -> None:
     some = variants(GATED)
     result = SimpleNamespace(nearby=())
-    found: list[Any] = [(v.program, SimpleNamespace(gpu=gpu), SimpleNamespace(of=v, result=result)) for v in some]
+    found: list[Any] = [(v.program, Key("", (), "float16", gpu), SimpleNamespace(of=v, result=result)) for v in some]
     monkeypatch.setattr(written, "checked_variant", lambda _store, _program, _key, best, _command: (best.of, None))
     store: Any = None
     assert written.export_all(store, found, "") == sized_source(some, rule or by_tuned_sizes)

@@ -54,10 +54,11 @@ def ends(sizes: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
 
 
 INSTANCES = {
-    f"{path.stem} {' '.join(f'{d}={n}' for d, n in change.items())}".strip(): (path, change)
+    f"{path.stem} {' '.join(f'{d}={n}' for d, n in change.items())}".strip(): (path, change, bounds)
     for path in sorted(SPECS.glob("*.yaml"))
-    for change in ends(load_spec(path).instances or ({},))
+    for change, bounds in zip(ends(load_spec(path).instances or ({},)), (USERS, BEST), strict=False)
 }
+"""Of the first size all plans that users may get are verified, of the last the best."""
 TIMES_EAGER = 2.0
 H200 = find_target("h200")
 
@@ -143,10 +144,10 @@ def test_the_collector_looks_seldom_in_a_search_and_as_before_behind_it() -> Non
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_exported_kernels_are_as_exact_as_eager(name: str) -> None:
-    path, change = INSTANCES[name]
+    path, change, bounds = INSTANCES[name]
     program = load_spec(path).at(change)
     refused: list[str] = []
-    for plan in plans_of(program)[:3]:  # as a search does: what is less exact than eager makes way for the next
+    for plan in plans_of(program, bounds)[:3]:  # as a search does: what is less exact than eager makes way for the next
         verdicts = [exported_verdict(program, plan, variant) for variant in range(2)]
         if all(v.ok for v in verdicts):
             assert all(v.error <= TIMES_EAGER * v.eager_error for v in verdicts), f"{plan.id}: {verdicts}"
@@ -599,7 +600,7 @@ def test_no_exponential_less_a_larger_maximum_overflows(name: str) -> None:
     """On all data that kernels are judged on, whatever else than the maximum it is the larger of. Keys in two places
     are split each, and merged by one kernel: no plan of more than three is looked for."""
     program = parse_spec(sharing(name)).at()
-    best = plans_of(program, Bounds(kernels=3))[0]
+    best = plans_of(program, replace(BEST, kernels=3))[0]
     verdict = exported_verdict(program, best, 0)
     assert verdict.ok, verdict
     if name == "two prefixes":

@@ -138,7 +138,7 @@ def test_the_equations_of_an_expansion_are_written_down_once(monkeypatch: pytest
     written = Counter[expand.Expansion]()
     real = expand.equations
 
-    def noting(d: Decomposition, e: expand.Expansion) -> expand.Written:
+    def noting(d: Decomposition, e: expand.Expansion) -> expand.Equations:
         written[e] += 1
         return real(d, e)
 

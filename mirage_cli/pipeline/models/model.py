@@ -180,14 +180,11 @@ def optimize(
     say("the model is traced")
     with ahead() if has_gpu else nullcontext():
         found = cut(exported(module, tuple(example_inputs), of_arguments))
-    for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
-        say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
-    say(table(found.shares))
     in_model = sum(r.times for r in found.regions) > 1
     if in_model:
         settings = replace(settings, budget=budget * (1 - IN_MODEL))
     some = found.regions
-    say(f"{len(some)} regions are searched and tuned, for {settings.budget:.0f} s in all")
+    tell_regions(found, settings.budget, say)
     with Inductors(found.model, some, settings.budget, say) as inductors:
         with Kernels(settings, in_model=in_model, in_time=True, on_tuning=inductors.begin) as kernels:
             made = kernels.of([r.graph for r in some], [r.times for r in some], [r.example for r in some])
@@ -195,29 +192,49 @@ def optimize(
         model, original = found.model, with_own_graph(found.model)
         with Database(kernels.path) as store:
             figures = Figures(store, kernels.target) if measures else None
-            used: dict[str, Kernel] = {}
-            for gain in gains(found, made, example_inputs, figures, inductors):
-                say(str(gain))
-                if gain.kernel is not None:
-                    used[gain.region.module] = gain.kernel
-                    setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
-            laid_out(model.graph, some, used)
-            model.recompile()
-            left = between(model) if used else []
+            used = put_in_place(found, made, example_inputs, figures, inductors, say)
+            others = between(model) if used else []
             if figures is not None:
                 if used:
                     say("the model is compiled")
-                for other in left:
+                for other in others:
                     other.compile(dynamic=dynamic is not None)
                 if in_model:
                     with unchanged(original, example_inputs):
                         used |= fastest_within(model, example_inputs, used, figures, inductors, IN_MODEL * budget, say)
                 if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
-                    return as_exported(
-                        Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
-                    )
+                    compiled = Function(torch.compile(module, dynamic=dynamic is not None))
+                    return as_exported(compiled, original, function, example_inputs)
     called_plainly(model, example_inputs)
     return as_exported(model, original, function, example_inputs)
+
+
+def tell_regions(found: Cut, budget_s: float, say: Callable[[str], object]) -> None:
+    """What stays PyTorch's and why, what part of the model each region is, and for how long they are searched."""
+    for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
+        say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
+    say(table(found.shares))
+    say(f"{len(found.regions)} regions are searched and tuned, for {budget_s:.0f} s in all")
+
+
+def put_in_place(
+    found: Cut,
+    made: Sequence[Kernel | NoKernelError],
+    inputs: Sequence[Any],
+    figures: Figures | None,
+    inductors: Inductors,
+    say: Callable[[str], object],
+) -> dict[str, Kernel]:
+    """Puts kernels in the place of the regions for which they are faster than Inductor's code. These, by module."""
+    used: dict[str, Kernel] = {}
+    for gain in gains(found, made, inputs, figures, inductors):
+        say(str(gain))
+        if gain.kernel is not None:
+            used[gain.region.module] = gain.kernel
+            setattr(found.model, gain.region.module, replaced(found, gain.region, gain.kernel))
+    laid_out(found.model.graph, found.regions, used)
+    found.model.recompile()
+    return used
 
 
 def fastest_within(

@@ -322,7 +322,7 @@ def _mish(x: Array) -> Array:
 
 
 @aten("aten.log_sigmoid")
-def _log_sigmoid(x: Array) -> Array:
+def log_sigmoid(x: Array) -> Array:
     return both(lambda v: g.minimum(v, 0) - g.log1p(g.exp(-g.abs(v))), x)
 
 

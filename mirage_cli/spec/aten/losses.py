@@ -9,6 +9,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.elementwise import log_sigmoid
 from mirage_cli.spec.aten.lookups import element
 from mirage_cli.spec.aten.operands import along_positions, both, trailing
 from mirage_cli.spec.aten.reductions import log_softmax, norm, summed
@@ -39,8 +40,7 @@ def _huber_loss(_t: Trace, node: Any, x: Array, y: Array, reduce: int = 1, width
 def _bce(x: Array, y: Array, weight: Any = None, positive: Any = None, reduce: int = 1) -> Array:
     """(1 - y)·x - (1 + (w - 1)·y)·log σ(x), for a weight w of what is positive."""
     more = 1 if positive is None else both(lambda b, w: 1 + (w - 1) * b, y, positive)
-    small = both(lambda a: g.minimum(a, 0) - g.log1p(g.exp(-g.abs(a))), x)
-    made = both(lambda a, b, m, v: (1 - b) * a - m * v, x, y, more, small)
+    made = both(lambda a, b, m, v: (1 - b) * a - m * v, x, y, more, log_sigmoid(x))
     return reduced(made if weight is None else both(operator.mul, made, weight), reduce)
 
 

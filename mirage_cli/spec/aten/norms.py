@@ -21,17 +21,22 @@ def affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
     return x if bias is None else both(operator.add, x, bias)
 
 
+def last_axes(x: Array, shape: Sequence[int]) -> list[int]:
+    """As many as the shape has."""
+    return [*range(len(x.dims) - len(shape), len(x.dims))]
+
+
 @aten("aten.layer_norm", behind=1)
 def _layer_norm(
     x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Array:
-    at = [*range(len(x.dims) - len(shape), len(x.dims))]
+    at = last_axes(x, shape)
     return affine(p.along("layer_norm", x, at, eps=eps), weight, bias)
 
 
 @aten("aten.native_layer_norm", behind=1)
 def _native_layer_norm(x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Array]:
-    at = [*range(len(x.dims) - len(shape), len(x.dims))]
+    at = last_axes(x, shape)
     return [_layer_norm(x, shape, weight, bias, eps), *statistics(x, at, eps)]
 
 
@@ -47,7 +52,7 @@ def statistics(x: Array, at: Sequence[int], eps: float, keep: bool = True) -> li
 def _rms_norm(
     _t: Trace, node: Any, x: Array, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
-    at = [*range(len(x.dims) - len(shape), len(x.dims))]
+    at = last_axes(x, shape)
     if eps is None:
         import torch
 
