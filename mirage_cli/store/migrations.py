@@ -64,5 +64,10 @@ MIGRATIONS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
                 problem TEXT NOT NULL, at TEXT NOT NULL)""",
         ),
     ),
+    (
+        6,
+        "no time beside Inductor's that may be eager PyTorch's: the backend took some for a kernel's",
+        ("DELETE FROM beside",),
+    ),
 )
 """Number, purpose, and statements. Applied in order, each once; never edited after a release."""

@@ -289,6 +289,20 @@ def test_an_older_database_is_migrated_with_its_content(path: Path, monkeypatch:
     raw.close()
 
 
+def test_times_beside_inductor_that_may_be_others_are_left_out_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr("mirage_cli.store.store.MIGRATIONS", MIGRATIONS[:5])
+        with Database(path) as store:
+            store.put_beside(KEY, "kernel", 1.5, 2.5)
+    with Database(path) as store:
+        assert store.beside(KEY, "kernel") is None
+        store.put_beside(KEY, "kernel", 1.5, 2.5)
+    with Database(path) as store:
+        assert store.beside(KEY, "kernel") == (1.5, 2.5)
+
+
 def test_a_failing_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(path).close()
     bad = (len(MIGRATIONS) + 1, "half done", ("CREATE TABLE half (x)", "CREATE TABLE keys (x)"))
