@@ -82,11 +82,12 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 	$$python -m mirage_cli bench search_specs/*.yaml --against eager,compile,sdpa \
 		--json results/$$gpu/bench.json --markdown results/$$gpu/README.md
 
-models: ## Search and tune 100 model-like programs and the large problems on this GPU, into results/ (an hour)
+models: ## Tune 100 model-like programs, the large problems and PyTorch modules on this GPU, into results/ (an hour)
 	@$(ON_GPU) \
 	failed=; \
 	$$python -m tools.models results/$$gpu/models.md || failed=1; \
 	$$python -m tools.large_problems results/$$gpu/large_problems.md || failed=1; \
+	$$python -m tools.backend results/$$gpu/backend.md || failed=1; \
 	test -z "$$failed"
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
