@@ -732,12 +732,12 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
 
 
 def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
-    """The part of a load's elements that is read: what all positions need that it does not have is read for one."""
-    if not w.limits or w.loop[0] not in axes:
+    """The part of a load's elements that is read: what several positions need that it does not have is read once."""
+    if not w.limits or w.limits[0].dim not in axes:
         return 1.0
     depends = {a for limit in w.limits for leaf in limit.leaves for a in _axes_of(x.m.kernel, leaf)}
-    found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-    return x.term("masks", x.zero + (found.mean if depends <= {*axes} else found.most), 1.0)
+    found = visited(w.limits, x.sizes, dict(w.integers))
+    return x.term("masks", x.zero + found.touched(prod(x.sizes[a] for a in depends.difference(axes))), 1.0)
 
 
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:

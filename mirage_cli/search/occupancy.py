@@ -258,7 +258,7 @@ def _left_by_masks(x: Launch, w: Work, chunks: Array) -> tuple[Array, Array, Arr
     each, which = np.unique(table, axis=0, return_inverse=True)
     parts: list[tuple[float, float, float]] = []
     for *own, count in each.astype(int).tolist():
-        found = visited(w.limits, w.loop, x.sizes, dict(w.integers), dict(zip(names, own, strict=True)))
+        found = visited(w.limits, x.sizes, dict(w.integers), dict(zip(names, own, strict=True)))
         parts.append((found.mean, found.most, found.in_work(count)))
     mean, most, in_work = np.array(parts)[which.reshape(-1)].T
     return mean, most, in_work
