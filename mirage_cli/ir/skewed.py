@@ -44,18 +44,18 @@ def skewed(program: Program) -> Program | None:
     return _Skewed(program).rewritten()
 
 
-def by_entries(program: Program, *, masked: bool = False) -> Program | None:
+def by_entries(program: Program) -> Program | None:
     """A program whose rows are multiplied by all matrices that a table may name for them, of which there are no more
-    than rows, and read afterwards; None where there is none. masked: products that are not read are 0, so that a block
-    of rows of which none names a matrix need not be multiplied by it."""
-    return _ByEntries(program, masked).rewritten()
+    than rows, and read afterwards; None where there is none. Products that are not read are 0, so that a block of rows
+    of which none names a matrix need not be multiplied by it."""
+    return _ByEntries(program, in_order=False).rewritten()
 
 
 def over_entries(program: Program, *, in_order: bool = False) -> Program | None:
     """A program whose rows are multiplied by all matrices that a table may name for them, and are 0 for those that it
     does not; None where there is none. A matrix that is infinite, or NaN, reaches other rows of a block. in_order: only
     by those of tables that are drawn sorted."""
-    return _OverEntries(program, in_order).rewritten()
+    return OverEntries(program, in_order).rewritten()
 
 
 class _Skewed(Rewriter):
@@ -125,7 +125,9 @@ class _Skewed(Rewriter):
         yield from ()
 
 
-class _OverEntries(_Skewed):
+class OverEntries(_Skewed):
+    """in_order: only by tables that are drawn sorted."""
+
     def __init__(self, program: Program, in_order: bool) -> None:
         super().__init__(program)
         self.in_order = in_order
@@ -166,11 +168,7 @@ class _OverEntries(_Skewed):
         yield self.define(self.name("own"), "eq", (here.out, at), ())
 
 
-class _ByEntries(_OverEntries):
-    def __init__(self, program: Program, masked: bool) -> None:
-        super().__init__(program, in_order=False)
-        self.masked = masked
-
+class _ByEntries(OverEntries):
     def fits(self, e: Eqn, d: str, i: Index, other: str) -> bool:
         """Whether there are few matrices too, for so many rows."""
         return super().fits(e, d, i, other) and self.dims[d] <= min(MOST_ENTRIES, prod(self.dims[a] for a in i.dims))
@@ -180,7 +178,7 @@ class _ByEntries(_OverEntries):
 
     def kept(self, product: str, row: str, i: Index) -> Iterator[Eqn]:
         """Where the table names the matrix, the product, and else 0."""
-        if self.masked and {*i.dims} <= {*self.known[product].dims}:
+        if {*i.dims} <= {*self.known[product].dims}:
             mask = [*self.named(row, i)]
             yield from mask
             yield self.define(self.name(f"{product}_own"), "where", (mask[-1].out, product, Fraction(0)), ())

@@ -13,7 +13,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -252,7 +251,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     form = over_entries(form, in_order=True) or form
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
-    others = (f(form) for f in (blocked, partial(by_entries, masked=True), over_entries, by_parts, in_pieces))
+    others = (f(form) for f in (blocked, by_entries, over_entries, by_parts, in_pieces))
     for other in chain([in_rows], others, [short]):
         if result.stopped == "exhausted" and other not in (form, None):
             result = beside(result, searched(other))

@@ -194,7 +194,7 @@ def sorted_experts(t: int, e: int, k: int = 24, n: int = 20, drawn: str = "sorte
 def test_products_that_no_row_of_a_block_reads_are_not_taken() -> None:
     """Where others are 0: NaN in a matrix that no row names, or that rows of other blocks name, gets into none."""
     program = lower(sorted_experts(256, 8, 512, 256))
-    form = by_entries(program, masked=True)
+    form = by_entries(program)
     assert form is not None
     text = [str(e) for e in form.eqns]
     assert text[-1] == "O[t, n] = rename(O_e_own, E; e=E{e}[t])"
