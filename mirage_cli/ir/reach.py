@@ -160,10 +160,11 @@ def visited(
     sizes: Mapping[str, int],
     integers: Mapping[str, Tensor],
     rows: Mapping[str, int] | None = None,
+    tile: int = 1,
 ) -> Visited:
     """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none. rows:
     of those values, the integers of one tile, where these are several: the loop goes as far as one of them asks for.
-    And of axes, the positions of one tile, for masks that leave out all of a loop."""
+    And of axes, the positions of one tile, for masks that leave out all of a loop. tile: of the loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     many = rows or {}
     samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1))) is not None}
@@ -186,6 +187,9 @@ def visited(
             first = np.maximum(first, reduce(np.minimum, ends))
         else:
             last = np.minimum(last, reduce(np.maximum, ends) + 1)
+    if tile > 1:  # integers that are drawn are no whole numbers here
+        whole = np.minimum((np.floor((last - 1) / tile) + 1) * tile, size)
+        first, last = np.floor(first / tile) * tile, np.where(last > first, whole, 0)
     work = np.clip(last - first, 0, size)
     if gap:
         work = work - np.clip(np.minimum(gap[1], last) - np.maximum(gap[0], first), 0, work)

@@ -12,7 +12,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.reach import limits
+from mirage_cli.ir.reach import limits, visited
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.skewed import by_entries, over_entries, skewed
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
@@ -276,6 +276,18 @@ def test_limits_along_an_axis_that_a_loop_walks_beside_another_count(monkeypatch
     assert {(x.dim, x.lower) for x in found} == {("e", True), ("e", False)}
     monkeypatch.setattr(interpret, "limits", lambda *_: tuple(replace(x, holds=not x.holds) for x in found))
     assert not check_equivalence(program, graph, 0).ok
+
+
+def test_a_loop_over_matrices_is_expected_to_visit_whole_tiles() -> None:
+    """A matrix for each row, in tiles of one, of four, or of all; and together those that are named."""
+    graph = parse_mugraph(TOGETHER)
+    (kernel,) = graph.kernels
+    found = limits(kernel, place(kernel).loops[0])
+    integers = {"E": next(t for t in graph.inputs if t.name == "E")}
+    for tile, mean in ((1, 1 / 9), (4, (4 * 16 + 1) / 17 / 9), (9, 1.0)):
+        assert visited(found, graph.sizes, integers, tile=tile).mean == pytest.approx(mean)
+    rows = visited(found, graph.sizes, integers)
+    assert rows.touched(1) == pytest.approx(1 / 9) and rows.touched(9) == pytest.approx(1 - (8 / 9) ** 9)
 
 
 def reduced_schedule(graph: MuGraph, schedule: Schedule, **tiles: int) -> Schedule:
