@@ -277,10 +277,7 @@ class _Checker:
         _must(not self.walked, "a loop in a loop")
         if isinstance(s.over, plan.Over):
             self.walked, self.over = [s.over.dim], s.over
-            self.scalar(s.over.first)
-            self.scalar(s.over.last)
-            _must(s.over.step % self.dims[s.over.dim].block == 0, "steps of no whole tiles")
-            self.ends(s.over)
+            self.walked_over(s.over)
         else:
             self.walked = [*s.over.dims]
             self.together(s.over)
@@ -291,6 +288,12 @@ class _Checker:
         self.walked, self.over = [], None
         self.begun, self.taken, self.coming = {}, set(), set()
         self.maxima = set()
+
+    def walked_over(self, s: plan.Over) -> None:
+        self.scalar(s.first)
+        self.scalar(s.last)
+        _must(s.step % self.dims[s.dim].block == 0, "steps of no whole tiles")
+        self.ends(s)
 
     def ends(self, s: plan.Over) -> None:
         """A loop over a dimension whose size is an argument ends where that says; of several chunks, each by itself."""
@@ -313,8 +316,10 @@ class _Checker:
                 return (x,)
 
     def together(self, s: plan.Together) -> None:
-        """The tiles of all dimensions are counted, those of a split one by chunk."""
-        others = s.dims if s.split is None else [d for d in s.dims if d != s.split[0]]
+        """The tiles of all dimensions are counted, those of a split one by chunk, of one that is walked in part by
+        that."""
+        partly = s.dims[:1] if s.split is not None or s.part is not None else ()
+        others = [d for d in s.dims if d not in partly]
         counts = [self.tiles_of(self.dims[d]) for d in others]
         _must(
             prod(n for n in counts if isinstance(n, int)) == prod(n for n in s.trips if isinstance(n, int))
@@ -322,7 +327,12 @@ class _Checker:
             f"another number of tiles of {', '.join(others)}",
         )
         if s.split is not None:
+            _must(s.dims[0] == s.split[0], f"{s.split[0]} is not walked outermost")
             self.length(s.split[1], s.split[0])
+        if s.part is not None:
+            _must(s.dims[0] == s.part.dim, f"{s.part.dim} is not walked outermost")
+            _must(s.part.step == self.dims[s.part.dim].block, "steps of no tile")
+            self.walked_over(s.part)
 
     def tiles_of(self, x: plan.Dimension) -> nodes.Count:
         return nodes.Tiles(x.name, x.block) if x.dynamic else -(-x.size // x.block)

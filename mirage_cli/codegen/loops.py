@@ -15,7 +15,7 @@ from mirage_cli.ir.access import FARTHEST, in_a_row
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Limit, Linear
+from mirage_cli.ir.reach import Limit, Linear, limits
 from mirage_cli.ir.schedule import chunk_length, on_matrix_units
 
 MIN_PEELED = 4
@@ -31,18 +31,17 @@ class LoopRange(NamedTuple):
 
 
 def ranges(
-    k: ScheduledKernel, loop: Loop, limits: Sequence[Limit], specialized: bool
+    k: ScheduledKernel, loop: Loop, some: Sequence[Limit], specialized: bool
 ) -> tuple[list[Statement], tuple[LoopRange, ...]]:
-    """The parts that a loop is written in, and the marks between them. limits: of the loop."""
-    d, *others = loop.dims
-    if others:
-        return [], (LoopRange(Number(0), Number(0)),)
+    """The parts that a loop is written in, by positions along the dimension of its limits, and the marks between them.
+    some: limits of the loop."""
+    d = some[0].dim if some else loop.dims[0]
     tile = k.block[d]
     first, last = span(k, d)
-    limits = [x for x in limits if not (x.steady and _everywhere(k, x.limit))]
-    if not limits:
+    some = [x for x in some if not (x.steady and _everywhere(k, x.limit))]
+    if not some:
         return [], (LoopRange(first, last),)
-    found = _Bounds(k, limits)
+    found = _Bounds(k, some)
     marks: list[Statement] = []
 
     def mark(kind: Kind, scalar: Scalar, *masks: str) -> Mark:
@@ -52,7 +51,7 @@ def ranges(
     last = _least(last, *found.ends) if found.ends else last
     if found.begins:
         first = mark("begin", _most(first, *(_aligned(least, tile) for least in found.begins)))
-    last = mark("end", last, *dict.fromkeys(y.mask for x in limits for y in x.all if not x.parts))
+    last = mark("end", last, *dict.fromkeys(y.mask for x in some for y in x.all if not x.parts))
     if ceil(k.sizes[d] / tile) < MIN_PEELED or specialized:
         return marks, (LoopRange(first, last),)
     parts: list[LoopRange] = []
@@ -84,7 +83,7 @@ class _Bounds:
     of several gaps the first. behind_gap: what the mask that ends what is in front of it is there.
     """
 
-    def __init__(self, k: ScheduledKernel, limits: Sequence[Limit]) -> None:
+    def __init__(self, k: ScheduledKernel, some: Sequence[Limit]) -> None:
         self.begins: list[Scalar] = []
         self.ends: list[Scalar] = []
         self.below: list[Scalar] = []
@@ -92,7 +91,7 @@ class _Bounds:
         self.gap: tuple[Scalar, Scalar] | None = None
         self.work: dict[str, bool] = {}
         self.behind_gap: dict[str, bool] = {}
-        for x in limits:
+        for x in some:
             least, most = _reach(k, x.limit)
             if x.steady:
                 works = _most(_least(nodes.Plus(most, 1), Number(1)), Number(0))  # 1 or 0
@@ -197,7 +196,7 @@ def loop_starts(k: ScheduledKernel, loop: Loop) -> dict[str, Start]:
     if len(loop.dims) == 1:
         (d,) = loop.dims
         return {d: nodes.AtStep(d)}
-    dims = _walked(k, loop)
+    dims = in_turn(k, loop)
     trips = _trips(k, dims)
     found: dict[str, Start] = {}
     for i, d in enumerate(dims):
@@ -206,14 +205,16 @@ def loop_starts(k: ScheduledKernel, loop: Loop) -> dict[str, Start]:
     return found
 
 
-def together(k: ScheduledKernel, loop: Loop) -> plan.Together:
-    """A loop over several dimensions together."""
-    dims = _walked(k, loop)
+def together(k: ScheduledKernel, loop: Loop, outermost: plan.Over) -> plan.Together:
+    """A loop over several dimensions together. outermost: the part of it, along the dimension that limits are of."""
+    dims = in_turn(k, loop)
     trips = _trips(k, dims)
-    if dims[0] != k.kernel.split:
-        return plan.Together(dims, _product(trips), None)
     d = dims[0]
-    return plan.Together(dims, _product(trips[1:]), (d, chunk(k, d), k.block[d]))
+    if d == k.kernel.split:
+        return plan.Together(dims, _product(trips[1:]), (d, chunk(k, d), k.block[d]))
+    if limits(k.kernel, loop):
+        return plan.Together(dims, _product(trips[1:]), None, outermost)
+    return plan.Together(dims, _product(trips), None)
 
 
 def stages(k: ScheduledKernel, loop: Loop, ahead: Collection[str]) -> int | None:
@@ -245,9 +246,10 @@ def _products(k: ScheduledKernel, loop: Loop) -> list[Eqn]:
     return [e for e in eqns if on_matrix_units(e, k.dims, k.block)]
 
 
-def _walked(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
-    """The dimensions of a loop, a split one outermost."""
-    return tuple(sorted(loop.dims, key=lambda d: d != k.kernel.split))
+def in_turn(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
+    """The dimensions of a loop, outermost a split one, or the one that limits are of."""
+    first = {k.kernel.split, *(x.dim for x in limits(k.kernel, loop))}
+    return tuple(sorted(loop.dims, key=lambda d: d not in first))
 
 
 def _trips(k: ScheduledKernel, dims: Sequence[str]) -> list[nodes.Count]:

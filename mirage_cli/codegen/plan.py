@@ -246,12 +246,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Over the tiles of several dimensions together. trips: how many there are, as factors; with a split dimension
-    among them, of the others. split: that one, its size of a chunk and of a tile."""
+    """Over the tiles of several dimensions together. trips: how many there are, as factors; of all but the first where
+    that is split, or walked in part. split: that one, its size of a chunk and of a tile. part: of the first."""
 
     dims: Axes
     trips: tuple[Count, ...]
     split: tuple[str, Length, int] | None
+    part: Over | None = None
 
 
 @dataclass(frozen=True, slots=True)

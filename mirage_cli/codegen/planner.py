@@ -35,6 +35,7 @@ from mirage_cli.codegen.handover import HandOver, Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import (
     LoopRange,
+    in_turn,
     longest_last,
     loop_starts,
     positions,
@@ -399,9 +400,10 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
             inside.append(plan.ReleaseBefore(d, part.last, k.schedule.hand_over.iterations * k.block[d]))
         inside += iteration
         hidden = part.first != parts[0].first and multiplies(loop, k.dims, k.block)
-        over = plan.Over(loop.dims[0], part.first, part.last, k.block[loop.dims[0]], hidden)
+        d, *_ = in_turn(k, loop)
+        over = plan.Over(d, part.first, part.last, k.block[d], hidden)
         c.looked_up.intersection_update(outside)
-        walked = over if len(loop.dims) == 1 else together(k, loop)
+        walked = over if len(loop.dims) == 1 else together(k, loop, over)
         in_flight = None if c.specialized else stages(k, loop, ahead)
         body += front
         body.append(plan.Loop(walked, c.specialized, tuple(inside), in_flight))

@@ -35,6 +35,7 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
+from mirage_cli.ir.named import Named, by_names
 from mirage_cli.ir.ops import OPS, Number, Op, Type, torch_reduced
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
@@ -51,6 +52,20 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 from mirage_cli.ir.shared import shared
+
+BY_MATRIX = """
+def by_matrix(x, w, named):
+    count = (named == torch.arange(len(w), device=w.device)[:, None]).sum(1)
+    blocks, order = (count + 63) // 64, named.argsort()
+    own, place = named[order].clamp(min=0), torch.arange(len(x), device=x.device) - (named < 0).sum()
+    slot = (blocks.cumsum(0) - blocks)[own] * 64 + place - (count.cumsum(0) - count)[own]
+    slot = torch.where(place < 0, (len(x) // 64 + len(w)) * 64, slot)
+    row = torch.full(((len(x) // 64 + len(w)) * 64 + 1,), len(x), device=x.device).index_put((slot,), order)
+    of = torch.searchsorted(blocks.cumsum(0), torch.arange(len(x) // 64 + len(w), device=x.device), right=True)
+    found = torch.cat([x, x.new_zeros(1, x.shape[1])])[row[:-1]].unflatten(0, (-1, 64)) @ w[of.clamp(max=len(w) - 1)]
+    return torch.cat([found.flatten(0, 1), found.new_zeros(1, w.shape[2])])[slot[order.argsort()]]
+"""
+"""The product of each row of x with the one of w that it names, 0 where it names -1: in blocks of 64 sorted rows."""
 
 
 def torch_source(program: Program, name: str = "reference", blocked: Sequence[str] = ()) -> str:
@@ -99,6 +114,7 @@ class _Writer:
             "source",
             "kept",
             "x",
+            "by_matrix",
             "decay",
             "span",
             "rest",
@@ -139,8 +155,8 @@ class _Writer:
             self.values[t.name] = replace(self.values[t.name], text=text)
 
     def text(self) -> str:
-        for e in by_scans(self.program).eqns:
-            self.values[e.out] = self.scan(e) if isinstance(e, Scan) else self.statement(e)
+        for e in by_names(by_scans(self.program)).eqns:
+            self.values[e.out] = self.statement(e)
         results = self.results()
         parameters = [
             *(self.names[t.name] for t in self.program.inputs),
@@ -289,6 +305,10 @@ class _Writer:
     # -- equations
 
     def statement(self, e: Eqn) -> _Value:
+        if isinstance(e, Scan):
+            return self.scan(e)
+        if isinstance(e, Named):
+            return self.named(e)
         if e.op in DERIVED:
             text, layout = self.derived(e)
             return self.assign(e, text, layout)
@@ -562,6 +582,24 @@ class _Writer:
         letters = axis_letters((*a.layout, *b.layout))
         spell = ["".join(letters[d] for d in dims) for dims in (a.layout, b.layout, layout)]
         return f'torch.einsum("{spell[0]},{spell[1]}->{spell[2]}", {a.text}, {b.text})', layout
+
+    def named(self, e: Named) -> _Value:
+        """A product of rows with a matrix each, by blocks of rows with one matrix: shapes do not depend on data."""
+        if not any(line.startswith("def by_matrix") for line in self.statements):
+            self.statements += BY_MATRIX.strip().split("\n")
+        operands = [self.operand(v, "float", self.computes_in(e)) for v in e.values]
+        w, x = sorted(operands, key=lambda v: e.entry not in v.layout)
+        rows, columns = e.index.dims, tuple(d for d in w.layout if d not in (e.entry, *e.axes))
+        sizes = _tuple([self.size(d) for d in rows])
+        numbers = f"torch.broadcast_to({self.position(e.index, rows)}, {sizes}).flatten()"
+        row = self.aligned(x, (*rows, *e.axes), "float")
+        row = f"torch.broadcast_to({row}, {_tuple([self.size(d) for d in (*rows, *e.axes)])})"
+        row = f"{row}.flatten(0, {len(rows) - 1}).flatten(1)"
+        matrices = f"{permuted(w.text, w.layout, (e.entry, *e.axes, *columns))}.flatten(1, {len(e.axes)})"
+        matrices += ".flatten(2)" if columns else ".unsqueeze(2)"
+        text = f"by_matrix({row}, {matrices}, {numbers}).unflatten(0, {sizes})"
+        ends = f".unflatten(-1, {_tuple([self.size(d) for d in columns])})" if columns else ".squeeze(-1)"
+        return self.assign(e, text + ends, (*rows, *columns))
 
     # -- arguments
 

@@ -386,6 +386,10 @@ def _loop(s: p.Loop, names: Names) -> Iterator[str]:
         case p.Over(d, first, last, step, hidden):
             end = f"hidden_bound({_scalar(last, names)})" if hidden else _bound(last, names)
             yield f"for s_{d} in {kind}({_bound(first, names)}, {end}, {step}{hints}):"
+        case p.Together(dims, trips, _, p.Over(d, first, last, tile, hidden)):
+            inner, kept = _factors(trips), "hidden_bound" if hidden else "bound"
+            begin, end = (f"{_tiles_in_front(x, tile, names)} * {inner}" for x in (first, last))
+            yield f"for step in {kind}(bound({begin}), {kept}({end}){hints}):  # tiles of {', '.join(dims)} together"
         case p.Together(dims, trips, split):
             count = _factors(trips)
             if split is not None:
@@ -460,6 +464,11 @@ def _bound(x: Scalar, names: Names) -> str:
     text = _scalar(x, names)
     constant = isinstance(x, nodes.Number) or (isinstance(x, nodes.Size) and not x.given)
     return text if constant else f"bound({text})"
+
+
+def _tiles_in_front(x: Scalar, tile: int, names: Names) -> str:
+    """The number of tiles in front of a position. Where a part of a loop ends within a tile, the next begins behind."""
+    return f"(({_scalar(x, names)} + {tile - 1}) // {tile})" if tile > 1 else f"({_scalar(x, names)})"
 
 
 def _length(x: nodes.Length) -> str:

@@ -86,7 +86,8 @@ class Op:
         first is these bits.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
     by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
-    order: the order that a comparison asks for. of_masks: the operators that make of two masks, one after the other,
+    order: the order that a comparison asks for. equal: whether one that asks for none holds where both are equal.
+        of_masks: the operators that make of two masks, one after the other,
         what a comparison makes of numbers.
     linear: the coefficients of a sum of the arguments.
     shift: the second argument is a maximum that shifts an exponent, and cancels.
@@ -138,6 +139,7 @@ class Op:
     nearly: str | None = None
     by_few: str = ""
     order: Order | None = None
+    equal: bool | None = None
     of_masks: tuple[str, ...] = ()
     linear: tuple[int, ...] = ()
     shift: bool = False
@@ -296,12 +298,13 @@ def _compare(
     canon: Callable[..., Any],
     *,
     order: Order | None = None,
+    equal: bool | None = None,
     of_masks: tuple[str, ...] = (),
 ) -> Op:
     source = f"({{0}} {symbol} {{1}})"
     return Op(name, "elementwise", 2, f"x {symbol} y, a mask", ref, field, canon, source, source, "bool",
               domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=True,
-              symbol=symbol, called=False, order=order, of_masks=of_masks)  # fmt: skip
+              symbol=symbol, called=False, order=order, equal=equal, of_masks=of_masks)  # fmt: skip
 
 
 def _bitwise(
@@ -648,9 +651,9 @@ _ROWS = [
     _compare("ge", ">=", np.greater_equal, lambda F, x, y: ~F.less(x, y), lambda A, x, y: A.fn("le", y, x),
              order=Order(strict=False, turned=True)),
     _compare("eq", "==", np.equal, lambda F, x, y: F.equal(x, y), lambda A, x, y: A.fn("eq", *A.sort(x, y)),
-             of_masks=("xor", "not")),
+             equal=True, of_masks=("xor", "not")),
     _compare("ne", "!=", np.not_equal, lambda F, x, y: ~F.equal(x, y), lambda A, x, y: A.fn("ne", *A.sort(x, y)),
-             of_masks=("xor",)),
+             equal=False, of_masks=("xor",)),
     Op("and", "elementwise", 2, "both masks", np.logical_and, lambda F, x, y: x & y,
        lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY, zero="either",
        known="exactly", growth="fresh", commutes=True, takes_infinity=False,

@@ -12,7 +12,7 @@ their reductions. It stores nothing, and kernels behind know its partial results
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -67,12 +67,14 @@ class Limit:
     """Where `mask` is `holds`, the loop's position is at most `limit` (or at least, for a lower one). A mask that lets
     through holds there, and one that hides does not.
 
+    dim: the dimension of the loop. Of a loop over several together, that is the outermost.
     unless: another one, beyond which the position has to be too for an iteration to change nothing: of
     `index(s) > index(q) - 512 or index(s) < 4`, say.
     steady: the mask does not depend on the position, and is `holds` where `limit` is at least 0.
     """
 
     mask: str
+    dim: str
     lower: bool
     limit: Linear
     holds: bool = True
@@ -96,20 +98,29 @@ class Limit:
 
 
 def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
-    """The limits of a loop over one dimension: iterations beyond any of them change nothing. What has a gap has a lower
-    one, and an upper one that it is joined to."""
-    if len(loop.dims) != 1 or loop.stores:
+    """The limits of a loop: iterations beyond any of them change nothing. What has a gap has a lower one, and an upper
+    one that it is joined to. Of a loop over several dimensions together, those along the first that has any: it has no
+    gap, and is not split."""
+    if loop.stores or (len(loop.dims) > 1 and kernel.split in loop.dims):
         return ()
-    reader = _Reader(kernel, loop.dims[0])
-    compared = [e for e in loop.steps if isinstance(e, Eqn) and OPS[e.op].order]
-    some = [x for e in compared for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
+    if len(loop.dims) == 1:
+        return _limits_along(kernel, loop, loop.dims[0])
+    along = (_limits_along(kernel, loop, d) for d in loop.dims)
+    plain = (tuple(x for x in found if x.unless is None and not x.steady) for found in along)
+    return next(filter(None, plain), ())
+
+
+def _limits_along(kernel: Kernel, loop: Loop, dim: str) -> tuple[Limit, ...]:
+    reader = _Reader(kernel, dim)
+    steps = [e for e in loop.steps if isinstance(e, Eqn)]
+    some = [x for e in steps for holds in (True, False) for x in reader.limits(e, holds)]
     found = [x for x in some if idle(loop, {x.mask: not x.holds})]
-    others = sorted((x for x in some if x not in found), key=lambda x: not x.lower)
+    ordered = {e.out for e in steps if OPS[e.op].order}
+    others = sorted((x for x in some if x.mask in ordered and x not in found), key=lambda x: not x.lower)
     pairs = [(x, y) for x, y in combinations(others, 2) if x.mask != y.mask]
     joined = [(x, y) for x, y in pairs if idle(loop, {x.mask: not x.holds, y.mask: not y.holds})]
-    outside = [e for e in kernel.body if OPS[e.op].order and e not in loop.steps]
-    limits_outside = [x for e in outside for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
-    kept_out = [x for x in limits_outside if x.steady and _in_vain(kernel, loop, {x.mask: not x.holds})]
+    outside = [x for e in kernel.body if e not in steps for holds in (True, False) for x in reader.limits(e, holds)]
+    kept_out = [x for x in outside if x.steady and _in_vain(kernel, loop, {x.mask: not x.holds})]
     return (*found, *(replace(x, unless=y) for x, y in joined), *kept_out)
 
 
@@ -134,6 +145,10 @@ class Visited(NamedTuple):
     begins: NDArray[np.float64] = np.zeros(1)
     ends: NDArray[np.float64] = np.ones(1)
 
+    def touched(self, count: int) -> float:
+        """The part that so many of these positions and integers visit together, each its own."""
+        return min(float(self.ends.max() - self.begins.min()), 1.0 - (1.0 - self.mean) ** count)
+
     def in_work(self, chunks: int) -> float:
         """The part of so many chunks of the loop that have any of it."""
         touched = np.ceil(self.ends * chunks) - np.floor(self.begins * chunks)
@@ -142,21 +157,21 @@ class Visited(NamedTuple):
 
 def visited(
     found: Sequence[Limit],
-    loop: Sequence[str],
     sizes: Mapping[str, int],
     integers: Mapping[str, Tensor],
     rows: Mapping[str, int] | None = None,
+    tile: int = 1,
 ) -> Visited:
     """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none. rows:
     of those values, the integers of one tile, where these are several: the loop goes as far as one of them asks for.
-    And of axes, the positions of one tile, for masks that leave out all of a loop."""
+    And of axes, the positions of one tile, for masks that leave out all of a loop. tile: of the loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     many = rows or {}
     samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1))) is not None}
     known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
         return Visited()
-    size = sizes[loop[0]]
+    size = sizes[known[0].dim]
     least, most = (np.meshgrid(*(s[i] for s in samples.values()), indexing="ij") for i in range(2))
     at = dict(zip(samples, zip(least, most, strict=True), strict=True))
     shape = np.shape(least[0]) if least else ()
@@ -172,6 +187,9 @@ def visited(
             first = np.maximum(first, reduce(np.minimum, ends))
         else:
             last = np.minimum(last, reduce(np.maximum, ends) + 1)
+    if tile > 1:  # integers that are drawn are no whole numbers here
+        whole = np.minimum((np.floor((last - 1) / tile) + 1) * tile, size)
+        first, last = np.floor(first / tile) * tile, np.where(last > first, whole, 0)
     work = np.clip(last - first, 0, size)
     if gap:
         work = work - np.clip(np.minimum(gap[1], last) - np.maximum(gap[0], first), 0, work)
@@ -405,27 +423,34 @@ class _Reader:
         self.eqns = {e.out: e for e in kernel.body}
         self.loaded = {x.out for x in kernel.loads}
 
-    def limit(self, e: Eqn, holds: bool) -> Limit | None:
-        """Where a comparison has this value, as a limit of the loop's position, if it is one."""
+    def limits(self, e: Eqn, holds: bool) -> Iterator[Limit]:
+        """Where a comparison has this value, as limits of the loop's position: one of an order, two of equals."""
+        order, equal = OPS[e.op].order, OPS[e.op].equal
+        if order is None and equal is not holds:
+            return
         left, right = (linear(a, self.eqns, self.steady) for a in e.args)
-        order = OPS[e.op].order
-        if order is None or left is None or right is None:
-            return None
-        if order.turned:
+        if left is None or right is None:
+            return
+        if order is not None and order.turned:
             left, right = right, left
-        zero_at_most = left.plus(right, -1)  # mask: this is <= 0
-        if order.strict:
-            zero_at_most = zero_at_most.plus(ONE)
-        if not holds:  # x > 0 is 1 - x <= 0
-            zero_at_most = ONE.plus(zero_at_most, -1)
+        difference = left.plus(right, -1)
+        if order is None:
+            bounded = [difference, difference.scaled(-1)]
+        else:
+            zero_at_most = difference.plus(ONE) if order.strict else difference
+            bounded = [zero_at_most if holds else ONE.plus(zero_at_most, -1)]  # not x <= 0: 1 - x <= 0
+        yield from (x for y in bounded if (x := self.limit(e, holds, y)) is not None)
+
+    def limit(self, e: Eqn, holds: bool, zero_at_most: Linear) -> Limit | None:
+        """The limit by which this is 0 at most, if it is one."""
         factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
         if not factor:
             by_tile = zero_at_most.terms and all(map(self.by_tile, dict(zero_at_most.terms)))
-            return Limit(e.out, False, zero_at_most.scaled(-1), holds, steady=True) if by_tile else None
+            return Limit(e.out, self.dim, False, zero_at_most.scaled(-1), holds, steady=True) if by_tile else None
         if abs(factor) != 1:
             return None
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
-        return Limit(e.out, factor < 0, rest.scaled(-factor), holds)
+        return Limit(e.out, self.dim, factor < 0, rest.scaled(-factor), holds)
 
     def by_tile(self, leaf: Leaf) -> bool:
         """Whether it follows from the tile of the program instance: along an axis that is held whole, such as one of a

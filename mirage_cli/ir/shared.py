@@ -1,11 +1,11 @@
-"""Products as PyTorch takes them, where rows share a matrix: rows of a block, or all rows.
+"""Products as PyTorch takes them, where the rows of a block share a matrix.
 
     dot(X[m, k], W[E[m // 128], n, k]; k)
         -->  P[b, i, n] = dot(X[128*b + i, k], W[E[b], n, k]; k)
              P[m // 128, m % 128, n]
 
 A copy of the matrix for each row would take 128 times the memory, and as long. So it is with heads that share keys,
-`K[b, s, h // 4, d]`. Rows with a matrix each that a table names are multiplied by all of them (`ir/skewed.py`).
+`K[b, s, h // 4, d]`. Rows with a matrix each that a table names: `ir/named.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
 from mirage_cli.ir.rewriter import Rewriter
-from mirage_cli.ir.skewed import by_entries
 
 
 @lru_cache(maxsize=16)
 def shared(program: Program, whole: frozenset[str] = frozenset()) -> Program:
     """A program, lowered or not, in which rows that share a matrix are multiplied by it at once: to be evaluated
     operator by operator. Axes of outputs and inputs are what they were. whole: axes that are taken in no blocks."""
-    program = _Shared(program, whole).rewritten() or program
-    return by_entries(program) or program
+    return _Shared(program, whole).rewritten() or program
 
 
 class _Shared(Rewriter):

@@ -139,7 +139,7 @@ def _share(k: Kernel, loop: Loop, sizes: Mapping[str, int], integers: Mapping[st
     """The part of a loop that masks leave, and whether data end it as well as positions."""
     found = limits(k, loop)
     by_data = any(kind == "value" for x in found for kind, _ in x.leaves)
-    return visited(found, loop.dims, sizes, integers).mean, by_data
+    return visited(found, sizes, integers).mean, by_data
 
 
 def _iterations(k: Kernel, loop: Loop, s: KernelSchedule, sizes: Mapping[str, int]) -> int:

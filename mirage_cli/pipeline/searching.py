@@ -13,7 +13,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from mirage_cli.ir.running import LEAST, in_scans
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.selected import selected
 from mirage_cli.ir.separable import separable
-from mirage_cli.ir.skewed import by_entries, skewed
+from mirage_cli.ir.skewed import by_entries, over_entries, skewed
 from mirage_cli.ir.windowed import by_rows
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.verifying import Verifier
@@ -249,9 +248,10 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     in_rows = by_rows(form)
     form = skewed(form) or form
     form = separable(form) or form
+    form = over_entries(form, in_order=True) or form
     form, short = in_scans(form) or form, in_scans(form, LEAST)
     result = searched(form)
-    others = (f(form) for f in (blocked, partial(by_entries, masked=True), by_parts, in_pieces))
+    others = (f(form) for f in (blocked, by_entries, over_entries, by_parts, in_pieces))
     for other in chain([in_rows], others, [short]):
         if result.stopped == "exhausted" and other not in (form, None):
             result = beside(result, searched(other))

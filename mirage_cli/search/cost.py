@@ -20,7 +20,7 @@ from mirage_cli.ir import late, turns
 from mirage_cli.ir.access import Access, dims_of, lookups_of, strides
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
-from mirage_cli.ir.reach import Leaf, visited
+from mirage_cli.ir.reach import Leaf
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
 from mirage_cli.ir.unrolled import Unrolled
 from mirage_cli.search.batch import Array, Batch, fits, held
@@ -38,6 +38,7 @@ from mirage_cli.search.occupancy import (
     occupancy,
     one_load_bytes,
     segment,
+    touched,
     used,
 )
 from mirage_cli.search.traffic import BufferPart, Lines, bytes_once, of_parts, part_of, whole_rows
@@ -732,12 +733,11 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
 
 
 def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
-    """The part of a load's elements that is read: what all positions need that it does not have is read for one."""
-    if not w.limits or w.loop[0] not in axes:
+    """The part of a load's elements that is read: what several positions need that it does not have is read once."""
+    if not w.limits or w.limits[0].dim not in axes:
         return 1.0
     depends = {a for limit in w.limits for leaf in limit.leaves for a in _axes_of(x.m.kernel, leaf)}
-    found = visited(w.limits, w.loop, x.sizes, dict(w.integers))
-    return x.term("masks", x.zero + (found.mean if depends <= {*axes} else found.most), 1.0)
+    return x.term("masks", touched(x, w, prod(x.sizes[a] for a in depends.difference(axes))), 1.0)
 
 
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:

@@ -216,6 +216,7 @@ class Trace:
         self.turned: dict[Array, tuple[Array, tuple[int, ...]]] = {}  # what is read from its ends on along these axes
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
+        self.sorted: set[Array] = set()  # tables whose numbers are in order
         self.renamed: dict[Array, Sequence[tuple[Axis, Axis]]] = {}  # axes that are other ones in what an array makes
         self.again: dict[Array, Array] = {}  # inputs that are another one once more, along other axes
         self.anew: dict[tuple[Array, frozenset[tuple[Axis, Axis]]], Array] = {}  # arrays along other axes
@@ -365,6 +366,7 @@ class Trace:
         first = self.again.get(a, a)
         below = self.below_of(a, names) or self.below_of(first, names)
         drawn = "bits" if {a, first} & self.bits and dtype == "int32" and below is None else None
+        drawn = "sorted" if first in self.sorted else drawn
         return names.graph.input(
             a.name,
             *names.of(a.held),

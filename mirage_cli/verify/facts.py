@@ -11,6 +11,7 @@ from typing import Any  # nested tuples
 from mirage_cli.ir.access import Atom, Index, Lookup, Quotient, may_name_nothing, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
+from mirage_cli.ir.named import by_names
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.scans import by_scans
 from mirage_cli.ir.shared import shared
@@ -84,7 +85,7 @@ def independent_axis(program: Program) -> CutFields | None:
 def _cut_along(program: Program) -> tuple[str, int] | None:
     """An axis of every output, and what one position takes: no equation mixes its positions, names them or counts them.
     Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
-    lowered = by_scans(lower(shared(program)))
+    lowered = by_names(by_scans(lower(shared(program))))
     sizes = lowered.sizes
     mixed = {d for e in lowered.eqns for d in e.acts_on}
     elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]
@@ -118,7 +119,7 @@ def blocks_of(program: Program) -> tuple[BlockFields, ...]:
     """The axes to evaluate a piece along in blocks, where one position of the axis that pieces are cut along takes more
     than a block does. No equation mixes their positions, but masks may name them, and reads of inputs, which are held
     whole. First those without which the least is computed."""
-    lowered, cut = by_scans(lower(shared(program))), _cut_along(program)
+    lowered, cut = by_names(by_scans(lower(shared(program)))), _cut_along(program)
     given = {t.name for t in program.inputs}
     mixing = (e for e in lowered.eqns if e.op != "index" and not (e.op == "rename" and e.args[0] in given))
     mixed = {d for e in mixing for d in e.acts_on} | ({cut[0]} if cut else set())

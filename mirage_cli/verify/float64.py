@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any  # arguments of torch's functions
 from mirage_cli.ir.access import Access, Index, Lookup, is_view, read_by
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.named import Named, by_names
 from mirage_cli.ir.ops import OPS, torch_reduced
 from mirage_cli.ir.program import Eqn, Program, number_type
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
@@ -26,7 +27,7 @@ def evaluated(program: Program, primitive: Program, inputs: Sequence[torch.Tenso
     """primitive: the program in primitive operators alone."""
     import torch
 
-    evaluation = _Evaluation(by_scans(primitive))
+    evaluation = _Evaluation(by_names(by_scans(primitive)))
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
         value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
@@ -96,6 +97,8 @@ class _Evaluation:
         sizes = self.program.sizes
         if isinstance(e, Scan):
             return self.scanned(e)
+        if isinstance(e, Named):
+            return self.by_matrix(e)
         match row.kind:
             case "leaf":
                 if not e.dims:
@@ -120,6 +123,28 @@ class _Evaluation:
                 keep = [row.result == "bool" or (row.result == "branches" and i == 0) for i in range(len(e.args))]
                 args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]
                 return _call(row.torch.format(*(f"a{i}" for i in range(len(args)))), *args)
+
+    def by_matrix(self, e: Named) -> torch.Tensor:
+        """A product of rows with a matrix each, a matrix after the other."""
+        import torch
+
+        w, x = sorted(e.values, key=lambda v: e.entry not in self.dims[v])
+        rows = e.index.dims
+        columns = tuple(d for d in self.dims[w] if d not in (e.entry, *e.axes))
+        row = self.last(x, (*rows, *e.axes))
+        row = row.expand(
+            [n if d in e.axes else self.program.sizes[d] for d, n in zip((*rows, *e.axes), row.shape, strict=True)]
+        )
+        row = row.flatten(0, len(rows) - 1).flatten(1)
+        matrices = self.last(w, (e.entry, *e.axes, *columns)).flatten(1, len(e.axes))
+        named = self.position(e.index, rows, self.program.sizes).expand([self.program.sizes[d] for d in rows])
+        found = row.new_zeros(row.shape[0], *matrices.shape[2:])
+        for i in named.unique().tolist():
+            if i >= 0:
+                at = (named == i).flatten()
+                found[at] = torch.tensordot(row[at], matrices[i], 1)
+        found, have = found.unflatten(0, named.shape), (*rows, *columns)
+        return found.permute([have.index(d) for d in e.dims])
 
     def scanned(self, e: Scan) -> torch.Tensor:
         """A reduction up to each position."""

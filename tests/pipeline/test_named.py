@@ -19,6 +19,7 @@ from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.named import raise_unless
 from mirage_cli.pipeline.models.regions import cut, exported
+from mirage_cli.spec.aten.operands import MOST_COMPARED
 from tests.pipeline.test_inplace import TABLE, Cache, at_heads_and_rows, at_rows, at_rows_of_each, copied
 from tests.pipeline.test_inplace import with_kernels as interpreted
 
@@ -274,6 +275,21 @@ def test_numbers_that_pytorch_works_out_are_counted_from_the_end_by_the_kernel()
     at = torch.tensor([-2, -5])
     for y, expected in zip(faster(x, at), model(x, at), strict=True):
         torch.testing.assert_close(y, expected)
+
+
+def test_rows_that_a_router_names_are_read_behind_it() -> None:
+    """By numbers that are worked out of floating-point ones, as an expert's matrices are: by address, in a region of
+    their own, however the numbers are moved between."""
+
+    def experts(x: Tensor, router: Tensor, w: Tensor) -> Tensor:
+        weight, row = (x @ router).softmax(1).topk(2)
+        return (x.repeat_interleave(2, 0)[:, None] @ w[row.view(-1)] * weight.view(-1, 1, 1)).view(3, 2, -1).sum(1)
+
+    model = as_module(experts)
+    some = torch.randn(3, 4), torch.randn(4, MOST_COMPARED + 1), torch.randn(MOST_COMPARED + 1, 4, 4)
+    found, faster = interpreted(model, some)
+    assert found.left == {} and len(found.regions) == 2
+    torch.testing.assert_close(faster(*some), model(*some), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("divided", [(2, 4, 4), (4, 2, 4), (2, 2, 2, 4)])

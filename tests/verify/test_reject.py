@@ -691,7 +691,8 @@ def a_chunk_too_few(*args: Any) -> dict[str, int]:
 
 def every_mask(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     """As if tiles without a position where a mask holds changed nothing, whatever stands in place of the others."""
-    return tuple(Limit(s.out, False, Linear((), 0)) for s in loop.steps if isinstance(s, Eqn) and s.type == "bool")
+    masks = (s.out for s in loop.steps if isinstance(s, Eqn) and s.type == "bool")
+    return tuple(Limit(mask, loop.dims[0], False, Linear((), 0)) for mask in masks)
 
 
 TILES, CHUNKS = interpret.tiles, interpret.chunks

@@ -70,9 +70,13 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
     known: set[Any] = set()
     unknown: set[Any] = set()
     early: set[Any] = set()  # in front of all
+    given: set[Any] = set()  # rematerialisable of what the graph is given
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in remat for x in n.all_input_nodes):
+        of_given = all(x.op in GIVEN or is_size(x) or x in given for x in n.all_input_nodes)
+        if of_given and n in remat:
+            given.add(n)
+        if of_given and APART in n.meta:
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)

@@ -25,6 +25,7 @@ from mirage_cli.pipeline.models.agreement import differs
 from mirage_cli.pipeline.models.anysize import ComputedAgain, at_any_size, placed_part
 from mirage_cli.pipeline.models.constants import folded, scale_of
 from mirage_cli.pipeline.models.fused import WRITTEN_OUT
+from mirage_cli.pipeline.models.groups import by_pytorch, matrices_named
 from mirage_cli.pipeline.models.inplace import calls, changed, in_order, put_in_place
 from mirage_cli.pipeline.models.named import as_before, checked, from_front, selected_by_tensors
 from mirage_cli.pipeline.models.outlining import outlined, subgraph
@@ -261,6 +262,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     selected_by_tensors(model.graph)
     sizes_first(model.graph)
     checks_apart(model.graph)
+    matrices_named(model.graph)
     from_front(model.graph)
     without_empty(model.graph)
     without_dead_code(model.graph)
@@ -290,6 +292,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             if n not in taken | refused and is_told(n)
         }
         as_before(model.graph, taken)
+        by_pytorch(model.graph, taken)
         checked(model.graph, [n for n in model.graph.nodes if n in taken])
         rows = shares(model.graph, taken)
         names = outlined(model, parts, PREFIX)

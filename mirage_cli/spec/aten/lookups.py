@@ -243,6 +243,15 @@ def each_in_its_row(x: Array, dim: int, index: Array) -> Array:
     return p.permuted(made, [places.index(d) for d in range(rank)])
 
 
+@aten("mirage.by_matrix", looks_up=True, products=1)
+def _by_matrix(x: Array, w: Array, named: Array) -> Array:
+    """The product of each row with the matrix that it names. Rows are sorted by their matrix."""
+    if not p.are_looked_up(w, [named]):
+        raise Unsupported("matrices that are named by what a kernel works out")
+    x.trace.sorted.add(source(named))
+    return p.einsum("mk,mkn->mn", x, p.looked_up(number_of(w), [named]))
+
+
 @aten("aten.embedding", looks_up=True, named=by_rows)
 def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
     return rows(weight, 0, indices)
