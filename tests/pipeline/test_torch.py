@@ -743,7 +743,8 @@ def test_a_mode_is_inductors_for_what_is_in_no_region(monkeypatch: pytest.Monkey
     """Those that capture a CUDA graph are refused, by name."""
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(backend, "on_gpu", lambda _: True)
-    monkeypatch.setattr(backend, "by_inductor", lambda model, _, options: given.append(options) or model.forward)
+    for name in ("by_inductor", "inductors_own"):
+        monkeypatch.setattr(backend, name, lambda model, _, options: given.append(options) or model.forward)
     x = torch.randn(4, 6)
     torch._dynamo.reset()
     torch.compile(torch.sin, backend="mirage")(x)
