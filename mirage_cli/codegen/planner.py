@@ -50,6 +50,7 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.turns import loads_in_turns, stores_in_turns
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.forms import at_schedule
 from mirage_cli.ir.inplace import overwrites
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.phases import phased
@@ -59,7 +60,7 @@ from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
 from mirage_cli.ir.schedule import REGISTER_BYTES, Early, KernelSchedule, Lead, Schedule
 from mirage_cli.ir.tables import with_entries
-from mirage_cli.ir.unrolled import at_schedule, in_blocks
+from mirage_cli.ir.unrolled import in_blocks
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -105,7 +106,7 @@ def plan_one(
     graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
 ) -> KernelPlan:
     """The kernel at its own schedule, whatever those of the others are besides this. Raises EmitError."""
-    made = at_schedule(graph, kernel, own, sizes) if own.unroll else None
+    made = at_schedule(graph, kernel, own, sizes)
     if made is not None:
         graph, kernel, own, sizes = made.graph(graph), made.kernel, made.schedule(own), made.sizes(sizes)
     own = in_blocks(own) if own.unroll else own

@@ -21,6 +21,7 @@ from math import ceil, prod
 import numpy as np
 
 from mirage_cli.ir.access import Index, combined, index
+from mirage_cli.ir.form import Axes, Form, axes_of
 from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
@@ -35,8 +36,6 @@ MOST_TERMS = 128
 """Of all windows of a block together. Triton took 28 s for 196 of 8 elements in a thread, and 2 s for 63 (one process,
 of a loaded machine)."""
 
-Axes = tuple[tuple[str, int], ...]
-"""With their sizes."""
 Place = tuple[tuple[str, int], ...]
 """Positions along some axes, in the order of `_Unrolling.unrolled`."""
 
@@ -51,44 +50,26 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrolled:
+class Unrolled(Form):
     """A kernel with its windows in registers, in blocks of so many rows along the axis that they overlap along.
 
-    of: the kernel as it was. axes: its own. names: of the axis that takes the place of the one along which there are
-    rows, by that one's. taps: axes that it lacks.
+    names: of the axis that takes the place of the one along which there are rows, by that one's. taps: axes that it
+    lacks.
     """
 
-    of: Kernel
-    kernel: Kernel
-    axes: Axes
     names: Mapping[str, str]
     rows: int
     taps: tuple[str, ...]
 
-    def graph(self, graph: MuGraph) -> MuGraph:
-        """The μGraph of the kernel as it was, with this in its place."""
-        return replace(graph, kernels=tuple(self.kernel if k.name == self.of.name else k for k in graph.kernels))
-
-    def sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Of all axes, its own among them."""
-        return {**sizes, **dict(self.axes)}
-
     def schedule(self, s: KernelSchedule) -> KernelSchedule:
-        """Its own, from that of the kernel as it was."""
         tiles = tuple((self.names.get(d, d), 1 if d in self.names else t) for d, t in s.tiles)
         order = tuple(self.names.get(d, d) for d in s.order if d not in self.taps)
         return replace(s, tiles=tiles, order=order, unroll=False)
 
     def original(self, s: KernelSchedule) -> KernelSchedule:
-        """That of the kernel as it was, from its own."""
         names = {new: old for old, new in self.names.items()}
         tiles = tuple((names.get(d, d), self.rows if d in names else t) for d, t in s.tiles)
         return replace(s, tiles=tiles, order=(*(names.get(d, d) for d in s.order), *self.taps), unroll=True)
-
-
-def axes_of(kernel: Kernel, sizes: Mapping[str, int]) -> Axes:
-    """Those that have roles."""
-    return tuple((d, sizes[d]) for d, _ in kernel.roles)
 
 
 def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Unrolled | None:

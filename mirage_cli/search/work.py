@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.form import axes_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
@@ -19,7 +20,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
-from mirage_cli.ir.unrolled import Unrolled, Windows, axes_of, unrolled, windows
+from mirage_cli.ir.unrolled import Unrolled, Windows, unrolled, windows
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
