@@ -22,7 +22,6 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
-from mirage_cli.ir.unrolled import Unrolled
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_LOADED,
@@ -492,30 +491,17 @@ def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
-    if not batch.unroll.any():
-        return _in_parts(m, batch, sizes, target, without)
-    found = m.windows(sizes)
-    rows = batch.unroll * (batch.block[found.along] if found is not None and found.along else 1.0)
-    each, group = np.unique(rows, return_inverse=True)
+    each, which = np.unique(batch.counts(m, sizes), return_inverse=True)
     some: list[Estimates] = []
     for i, n in enumerate(each.tolist()):
-        own = batch.some(group == i)
-        made = m.unrolled(int(n), sizes) if n else None
+        own = batch.some(which == i)
+        made = m.formed(int(n), sizes) if n else None
         if made is not None:
-            one, how = made
-            some.append(_in_parts(one, _unrolled(own, how), how.sizes(sizes), target, without))
+            some.append(_in_parts(made.model, own.formed(made), made.sizes, target, without))
         else:
             e = _in_parts(m, replace(own, unroll=np.zeros_like(own.unroll)), sizes, target, without)
             some.append(replace(e, us=e.us + np.inf) if n else e)
-    return Estimates.of(some, np.argsort(np.argsort(group, kind="stable")))
-
-
-def _unrolled(batch: Batch, how: Unrolled) -> Batch:
-    """The same schedules of the kernel with its windows in registers."""
-    one = np.ones_like(batch.warps)
-    block = {how.names.get(d, d): one if d in how.names else n for d, n in batch.block.items() if d not in how.taps}
-    place = {how.names.get(d, d): n for d, n in batch.place.items() if d not in how.taps}
-    return replace(batch, block=block, place=place, unroll=np.zeros_like(batch.unroll))
+    return some[0] if len(some) == 1 else Estimates.of(some, np.argsort(np.argsort(which, kind="stable")))
 
 
 def _in_parts(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:

@@ -36,13 +36,12 @@ from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import (
     DEPTHS,
-    MORE_ROWS,
     choices,
     held_beside,
-    in_registers,
     least_columns,
     least_tile,
     orders_of,
+    other_forms,
 )
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
@@ -86,11 +85,12 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not; with windows in registers too. Where shared memory has no room for three stages,
-    with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
+    fit, and last those that may not; in other forms of the kernel too. Where shared memory has no room for three
+    stages, with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
     own = _ranked(m, sizes, target, split, by_arithmetic)
-    made = [*in_registers(m, sizes, MORE_ROWS)]
-    others = (((key, x.schedule(s)) for key, s in _ranked(x.model, x.sizes, target, split, False)) for x in made)
+    made = [*other_forms(m, sizes, coarse=False)]
+    ranks = (_ranked(x.model, x.sizes, target, split, by_arithmetic) for x in made)
+    others = (((key, x.form.original(s)) for key, s in rank) for x, rank in zip(made, ranks, strict=True))
     yield from (s for _, s in merge(own, *others, key=itemgetter(0)))
 
 
@@ -496,7 +496,9 @@ def _other_tiles(
     matrix = d in m.matrix_axes(sizes) and tile > 1
     least = max(1, least_columns(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
-        if other < least or d in m.batch_axes(sizes) or other >= 2 * max(sizes[d], cost.MIN_DOT):
+        several = m.groups(sizes) if d in m.batch_axes(sizes) else None
+        single = d in m.batch_axes(sizes) and (several is None or several.axis != d or -sizes[d] % other)
+        if other < least or single or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue
         changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
         yield changed
