@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from mirage_cli.codegen import axisnames
 from mirage_cli.codegen.nodes import Axes, Stride, Times
-from mirage_cli.ir.access import Index, Lookup, plain, strides
+from mirage_cli.ir.access import Index, Lookup, combined, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
@@ -78,29 +78,29 @@ class Descriptor:
         return any(isinstance(n, Times) for n in (*self.shape, *self.strides))
 
 
-def merged_box(d: Descriptor, axes: Axes) -> Descriptor:
+def merged_box(d: Descriptor, axes: Axes, sizes: Mapping[str, int]) -> Descriptor:
     """The descriptor with merged axes where they are one axis in memory. Rows of a product that are one axis of a box
-    go to the matrix units from shared memory; rows of several axes go through registers."""
+    go to the matrix units from shared memory; rows of several axes go through registers. sizes: of all axes."""
     for axis in axes:
         first, many = d.dims.index(axisnames.apart((axis,))[0]), len(axisnames.apart((axis,)))
         if many > 1:
-            d = _merged(d, axis, first, first + many) or d
+            d = _merged(d, axis, first, first + many, sizes) or d
     return d
 
 
-def _merged(d: Descriptor, axis: str, first: int, end: int) -> Descriptor | None:
+def _merged(d: Descriptor, axis: str, first: int, end: int, sizes: Mapping[str, int]) -> Descriptor | None:
     """With axes from the first to the end as this one. None unless all but the first are whole in a box, elements lie
     side by side, and boxes start inside: what is outside along one axis may be inside along the merged one."""
     dims, sides, box = d.dims[first:end], [*zip(d.shape, d.strides, strict=True)][first:end], d.box[first:end]
     numbers = [n for side in sides for n in side if isinstance(n, int)]
-    if len(numbers) < 2 * len(sides) or d.at[first:end] != plain(dims):
+    if len(numbers) < 2 * len(sides) or d.at[first + 1 : end] != plain(dims[1:]):
         return None
-    sizes, strides = numbers[::2], numbers[1::2]
-    whole = all(n == size for n, size in zip(box[1:], sizes[1:], strict=True))
-    dense = all(n == size * step for n, size, step in zip(strides, sizes[1:], strides[1:], strict=False))
-    if not whole or not dense or prod(box) > MAX_BOX:
+    extents, strides = numbers[::2], numbers[1::2]
+    whole = all(n == extent for n, extent in zip(box[1:], extents[1:], strict=True))
+    dense = all(n == extent * step for n, extent, step in zip(strides, extents[1:], strides[1:], strict=False))
+    if not whole or not dense or prod(box) > MAX_BOX or any(d.at[first].leaves(extents[0], sizes)):
         return None
-    at = Index(tuple((a, n // strides[-1]) for a, n in zip(dims, strides, strict=True)), 0)
+    at = combined(0, ((i, n // strides[-1]) for i, n in zip(d.at[first:end], strides, strict=True)))
 
     def put(values: tuple[T, ...], new: T) -> tuple[T, ...]:
         return *values[:first], new, *values[end:]
@@ -109,7 +109,7 @@ def _merged(d: Descriptor, axis: str, first: int, end: int) -> Descriptor | None
         d.buffer,
         put(d.dims, axis),
         put(d.at, at),
-        put(d.shape, prod(sizes)),
+        put(d.shape, prod(extents)),
         put(d.strides, strides[-1]),
         put(d.box, prod(box)),
     )
@@ -233,7 +233,10 @@ def _descriptor(
     if stored or any(d not in block for d in x.dims) or not all(_is_corner(i, block, sizes) for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    found = _sides(tensor, x, block, largest, {r.dim for r in graph.dynamic})
+    dynamic = {r.dim for r in graph.dynamic}
+    found = _sides(tensor, x, block, largest, dynamic)
+    if found is not None and len(found) > MAX_RANK:
+        found = _sides(tensor, x, block, largest, dynamic, few=True)
     sides = sorted(found or (), key=lambda s: -s.apart(largest))
     axes = [s for s in sides if s.box > 1]
     if len(axes) < 2 or len(sides) > MAX_RANK:
@@ -251,17 +254,23 @@ def _descriptor(
 
 
 def _sides(
-    tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str, int], dynamic: Collection[str]
+    tensor: Tensor,
+    x: Load,
+    block: Mapping[str, int],
+    sizes: Mapping[str, int],
+    dynamic: Collection[str],
+    *,
+    few: bool = False,
 ) -> list[_Side] | None:
     """The axes of a box: each dimension of an index that stays inside of the tensor, and the tensor's own axis where an
-    index leaves it, as windows do; None where that has no box. sizes: the largest of dynamic axes, along which the box
-    ends where the size of a call does."""
+    index leaves it, as windows do, or where a box is to have `few` axes; None where that has no box. sizes: the largest
+    of dynamic axes, along which the box ends where the size of a call does."""
     found: list[_Side] = []
     inside: dict[tuple[str, ...], list[tuple[Index, int]]] = {}
     for d, i, (step, times) in zip(tensor.dims, x.access, tensor.sized_steps(sizes, dynamic), strict=True):
         if (d in dynamic or {*i.dims} & {*dynamic}) and i.axis != d:
             return None
-        if i.affine and not any(i.leaves(sizes[d], sizes)):
+        if i.affine and not any(i.leaves(sizes[d], sizes)) and not (few and len(i.dims) > 1):
             inside.setdefault(times, []).append((i, step))
             continue
         many = [(a, c) for a, c in i.terms if isinstance(a, str) and block[a] > 1]

@@ -408,16 +408,17 @@ def _lies_merged(axes: Axes, box: Axes) -> bool:
 def _pointed(k: ScheduledKernel, x: Load, axes: Axes) -> bool:
     """Whether pointers are to have these axes: positions along what is merged are counted, not looked up or divided.
 
-    Not where an index may leave the tensor, as windows do: its bounds are worked out for each position of a block's
-    axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3 were
-    slower so on an H200 (results/h200/notes-2026-11-28.md).
+    Not where an index may leave the tensor in a loop, as windows do: its bounds are worked out for each position of a
+    block's axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3
+    were slower so on an H200 (results/h200/notes-2026-11-28.md).
     """
+    loops = k.kernel.with_role("loop", "split")
     merged = {d for axis in axes if apart((axis,)) != (axis,) for d in apart((axis,))}
     steps, _ = strides(x.access, k.tensors[x.buffer].steps(k.sizes))
     counted = all(not merged & {*dims_of_atom(a)} for a in steps if not isinstance(a, str))
     moves = all(steps.get(d) for d in merged)
-    dims = k.tensors[x.buffer].dims
-    bounded = any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(dims, x.access, strict=True))
+    walked = {d: i for d, i in zip(k.tensors[x.buffer].dims, x.access, strict=True) if not {*i.dims}.isdisjoint(loops)}
+    bounded = any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in walked.items())
     return counted and moves and not bounded and x.buffer not in k.live and not k.repeats(x)
 
 

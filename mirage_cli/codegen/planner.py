@@ -200,7 +200,7 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     merged = merged_operands(in_phases, boxes)
     boxed = {v: axes for found in merged for v, axes in found.items() if v in boxes}
-    boxes |= {v: merged_box(boxes[v], axes) for v, axes in boxed.items()}
+    boxes |= {v: merged_box(boxes[v], axes, sizes) for v, axes in boxed.items()}
     folded = frozenset(v for v, axes in boxed.items() if not {*axes} <= {*boxes[v].block})
     if any(merged):  # what is known of a kernel is lost where it is replaced
         in_phases = tuple(replace(x, merged=m, folded=folded) for x, m in zip(in_phases, merged, strict=True))

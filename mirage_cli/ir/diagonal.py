@@ -20,6 +20,8 @@ from math import prod
 from mirage_cli.ir.access import Access, Index, combined, index
 from mirage_cli.ir.form import Axes, Form, Inside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.scans import scans_of
 from mirage_cli.ir.schedule import KernelSchedule
@@ -55,7 +57,7 @@ def groups(kernel: Kernel, tensors: tuple[Tensor, ...], axes: Axes, dynamic: fro
     among them what it reads."""
     sizes, loaded = dict(axes), {x.buffer for x in kernel.loads}
     matrix = kernel.matrix_axes(sizes)
-    if not matrix or scans_of(kernel) or any(s.buffer in loaded for s in kernel.stores):
+    if not matrix or any(s.buffer in loaded for s in kernel.stores) or any(OPS[e.op].shift for e in kernel.body):
         return None
     extents = {t.name: [sizes[d] for d in t.dims] for t in tensors if dynamic.isdisjoint(t.dims)}
     for g in kernel.with_role("grid"):
@@ -63,20 +65,25 @@ def groups(kernel: Kernel, tensors: tuple[Tensor, ...], axes: Axes, dynamic: fro
         told = all(e.place is not None or g not in e.acts_on for e in kernel.body)
         if products and told and g not in matrix | dynamic and sizes[g] > 1:
             seconds = [_second(kernel, e, g, extents, sizes) for e in products]
-            if None not in seconds:
+            if None not in seconds and not scans_of(kernel):
                 return Groups(g, tuple(x for x in seconds if x is not None), axes)
     return None
 
 
 @lru_cache(maxsize=4096)
 def diagonal(kernel: Kernel, found: Groups, count: int) -> Form | None:
-    """None where blocks may not be of so many groups."""
+    """None where blocks may not be of so many groups, and where roles do not say so."""
     if not found.many(count):
         return None
     taken = {*dict(found.sizes), *kernel.value_dims}
     names = (x for i in numbers() if (x := f"{found.axis}_{i}") not in taken)
     blocks, *inside = islice(names, len(found.seconds) + 2)
-    return _Diagonal(kernel, found, blocks, tuple(inside), count).form()
+    made = _Diagonal(kernel, found, blocks, tuple(inside), count).form()
+    try:
+        place(made.kernel)
+    except InexpressibleError:
+        return None
+    return made
 
 
 def _second(
