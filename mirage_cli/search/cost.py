@@ -491,7 +491,10 @@ def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
-    each, which = np.unique(batch.counts(m, sizes), return_inverse=True)
+    counts = batch.counts(m, sizes)
+    if not counts.any():
+        return _in_parts(m, batch, sizes, target, without)
+    each, which = np.unique(counts, return_inverse=True)
     some: list[Estimates] = []
     for i, n in enumerate(each.tolist()):
         own = batch.some(which == i)
@@ -501,7 +504,7 @@ def estimate(
         else:
             e = _in_parts(m, replace(own, unroll=np.zeros_like(own.unroll)), sizes, target, without)
             some.append(replace(e, us=e.us + np.inf) if n else e)
-    return some[0] if len(some) == 1 else Estimates.of(some, np.argsort(np.argsort(which, kind="stable")))
+    return Estimates.of(some, np.argsort(np.argsort(which, kind="stable")))
 
 
 def _in_parts(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:

@@ -88,10 +88,16 @@ def ranked(
     fit, and last those that may not; in other forms of the kernel too. Where shared memory has no room for three
     stages, with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
     own = _ranked(m, sizes, target, split, by_arithmetic)
-    made = [*other_forms(m, sizes, coarse=False)]
-    ranks = (_ranked(x.model, x.sizes, target, split, by_arithmetic) for x in made)
-    others = (((key, x.form.original(s)) for key, s in rank) for x, rank in zip(made, ranks, strict=True))
+    others = (_of_form(x, target, split, by_arithmetic) for x in other_forms(m, sizes, coarse=False))
     yield from (s for _, s in merge(own, *others, key=itemgetter(0)))
+
+
+def _of_form(
+    x: work.Formed, target: Target, split: int | None, by_arithmetic: bool
+) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
+    """Those of another form, as schedules of the kernel as it was."""
+    for key, s in _ranked(x.model, x.sizes, target, split, by_arithmetic):
+        yield key, x.form.original(s)
 
 
 def _ranked(
@@ -496,9 +502,7 @@ def _other_tiles(
     matrix = d in m.matrix_axes(sizes) and tile > 1
     least = max(1, least_columns(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
-        several = m.groups(sizes) if d in m.batch_axes(sizes) else None
-        single = d in m.batch_axes(sizes) and (several is None or several.axis != d or -sizes[d] % other)
-        if other < least or single or other >= 2 * max(sizes[d], cost.MIN_DOT):
+        if other < least or other >= 2 * max(sizes[d], cost.MIN_DOT) or not _may_have(m, d, other, sizes):
             continue
         changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
         yield changed
@@ -512,3 +516,10 @@ def _other_tiles(
             yield replace(changed, split=split)
             if warps in WARPS:
                 yield replace(changed, split=split, warps=warps)
+
+
+def _may_have(m: work.Model, d: str, count: int, sizes: Mapping[str, int]) -> bool:
+    """Whether blocks may have so many along an axis: of groups, those that are multiplied as one."""
+    several = m.groups(sizes)
+    one = several is not None and several.axis == d and several.many(count)
+    return count == 1 or one or d not in m.batch_axes(sizes)
