@@ -10,12 +10,12 @@ matrix units multiply blocks of 64 x 16 at best, so that groups of 16 x 16 leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count as numbers
 from itertools import islice
-from math import prod
+from math import isinf, prod
 
 from mirage_cli.ir.access import Access, Index, combined, index
 from mirage_cli.ir.form import Axes, Form, Inside
@@ -57,7 +57,7 @@ def groups(kernel: Kernel, tensors: tuple[Tensor, ...], axes: Axes, dynamic: fro
     among them what it reads."""
     sizes, loaded = dict(axes), {x.buffer for x in kernel.loads}
     matrix = kernel.matrix_axes(sizes)
-    if not matrix or any(s.buffer in loaded for s in kernel.stores) or any(OPS[e.op].shift for e in kernel.body):
+    if not matrix or any(s.buffer in loaded for s in kernel.stores) or any(map(_is_infinite, kernel.body)):
         return None
     extents = {t.name: [sizes[d] for d in t.dims] for t in tensors if dynamic.isdisjoint(t.dims)}
     for g in kernel.with_role("grid"):
@@ -84,6 +84,11 @@ def diagonal(kernel: Kernel, found: Groups, count: int) -> Form | None:
     except InexpressibleError:
         return None
     return made
+
+
+def _is_infinite(e: Eqn) -> bool:
+    """Whether an equation has an infinite number, or what rescales sums: zeros times that are no zeros."""
+    return OPS[e.op].shift or any(isinf(a) for a in e.args if not isinstance(a, str))
 
 
 def _second(
@@ -143,7 +148,7 @@ class _Diagonal:
             axes,
             {g: self.blocks},
             self.count,
-            inside=tuple(_standing(kernel, a) for a in inside),
+            inside=tuple(_standing(kernel, a, self.seconds) for a in inside),
             values=self.names,
             parts=dict.fromkeys(self.seconds, 1 / self.count),
         )
@@ -202,11 +207,11 @@ class _Diagonal:
         return made.out
 
 
-def _standing(kernel: Kernel, axis: str) -> Inside:
+def _standing(kernel: Kernel, axis: str, seconds: Collection[str]) -> Inside:
     """Where an axis along a block of groups stands: with the others of its side of a product, in front of them where
-    the groups are so in memory."""
+    the groups are so in memory, in what has no zeros if anything has both."""
     side = next(s for product in kernel.products for s in product[::-1] if axis in s) - {axis}
-    moves = (x.access for x in (*kernel.loads, *kernel.stores) if axis in x.dims and side & {*x.dims})
-    lying = next(([{*i.dims} for i in access] for access in moves), [])
+    moves = sorted((*kernel.loads, *kernel.stores), key=lambda x: isinstance(x, Load) and x.out in seconds)
+    lying = next(([{*i.dims} for i in x.access] for x in moves if axis in x.dims and side & {*x.dims}), [])
     own, others = ([n for n, dims in enumerate(lying) if dims & some] for some in ({axis}, side))
     return Inside(axis, side, own[-1:] <= others[-1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.diagonal import at_schedule
 from mirage_cli.ir.schedule import Schedule
@@ -54,6 +55,30 @@ kernel k0 generated m:grid g:grid k:tile l:tile n:tile
   O[m, g, n] = dot(C, W; l)
   store O[m, g, n] = O
 """
+FIRST = """
+mugraph first float16
+dims b=2 g=4 k=6 n=10 y=3 x=17
+input X f16[b, g, k, y, x]
+input W f16[g, n, k]
+output O f16[b, g, n, y, x]
+kernel k0 generated b:grid g:grid n:grid y:grid x:grid k:tile
+  X = load X[b, g, k, y, x]
+  W = load W[g, n, k]
+  O[b, g, n, y, x] = dot(X, W; k)
+  store O[b, g, n, y, x] = O
+"""
+BOXED = """
+mugraph boxed float16
+dims b=8 y=8 x=8 g=8 k=16 n=16 i=3 j=3
+input X f16[b, y, x, g, k]
+input W f16[g, i, j, k, n]
+output O f16[b, y, x, g, n]
+kernel k0 generated b:grid y:grid x:grid g:grid k:tile n:grid i:loop j:loop
+  W = load W[g, i, j, k, n]
+  X = load X[b, i + y - 1, j + x - 1, g, k]
+  O[b, y, x, g, n] = dot(X, W; i, j, k)
+  store O[b, y, x, g, n] = O
+"""
 
 
 @pytest.mark.parametrize(
@@ -63,9 +88,24 @@ kernel k0 generated m:grid g:grid k:tile l:tile n:tile
         (CONVOLVED, "b=2 y=2 x=8 g=8 n=8 i=1 j=1 order=g,n,k,i,j,b,y,x"),
         (CHAINED, "m=16 g=2 order=m,g,k,l,n"),
         (CHAINED, "m=32 g=3 order=m,g,k,l,n"),
+        (CHAINED, "m=16 g=6 order=n,l,k,g,m"),
+        (FIRST, "b=1 y=2 x=16 g=4 n=16 order=b,g,n,k,y,x"),
+        (FIRST, "b=2 y=1 x=32 g=2 n=8 order=b,y,x,g,n,k"),
     ],
 )
 def test_they_compute_the_same(text: str, schedule: str) -> None:
     graph, planned = parse_mugraph(text), Schedule.parse(f"k0: {schedule} warps=4 stages=2")
     assert at_schedule(graph, graph.kernels[0], planned.kernels["k0"], graph.sizes) is not None
     check(graph, planned, lower(parse_spec(CONVOLVED_SPEC).at()) if text == CONVOLVED else None)
+
+
+def test_groups_that_lie_side_by_side_are_one_axis_of_a_box_and_zeros_of_what_pointers_load() -> None:
+    """A box has five axes at most: rows and columns of pictures, of which blocks of groups are one."""
+    order = "order=b,y,x,g,k,n,i,j warps=4 stages=3 descriptors"
+    source = kernels_source(parse_mugraph(BOXED), Schedule.parse(f"k0: b=8 y=4 x=4 g=4 n=16 i=1 j=1 {order}"))
+    assert "[8, 8, 8, 128], [8192, 1024, 128, 1], [8, 4, 4, 64]" in source
+    assert "(t_g_0) * 64]" in source
+    (loaded,) = (line for line in source.splitlines() if "W = tl.load" in line)
+    assert loaded.endswith("# [g_2*k, g_1*n]") and "mask=((tl.arange(0, BLOCK_g_2 * BLOCK_k)" in loaded
+    whole = kernels_source(parse_mugraph(BOXED), Schedule.parse(f"k0: b=8 y=4 x=4 g=1 n=16 i=1 j=1 {order}"))
+    assert "[8, 8, 8, 8, 16], [16, 8192, 1024, 128, 1], [1, 8, 4, 4, 16]" in whole
