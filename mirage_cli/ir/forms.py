@@ -12,4 +12,6 @@ from mirage_cli.ir.schedule import KernelSchedule
 
 def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Form | None:
     """None where a kernel stays as it is."""
-    return (unrolled if s.unroll else diagonal).at_schedule(graph, kernel, s, sizes)
+    if s.unroll and (made := unrolled.at_schedule(graph, kernel, s, sizes)) is not None:
+        return made
+    return diagonal.at_schedule(graph, kernel, unrolled.in_blocks(s) if s.unroll else s, sizes)
