@@ -7,7 +7,7 @@ It follows from the μGraph and the schedule, so the tuner can tell a choice tha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, prod
@@ -57,7 +57,7 @@ class Descriptor:
     dims: the kernel's name of each axis of the box, the one with neighbouring elements last. at: where along each the
     box is, which may be outside of the tensor, where it reads as 0. shape, strides: of the tensor, in elements; those
     that follow from sizes which a call says differ by call. box: elements along each axis, 1 along those that are no
-    axes of the kernel's block.
+    axes of the kernel's block. narrow: whether the last two have to be merged, for rows of the last are too short.
     """
 
     buffer: str
@@ -66,6 +66,7 @@ class Descriptor:
     shape: tuple[Stride, ...]
     strides: tuple[Stride, ...]
     box: tuple[int, ...]
+    narrow: bool = False
 
     @property
     def block(self) -> tuple[str, ...]:
@@ -116,16 +117,18 @@ def _merged(d: Descriptor, axis: str, first: int, end: int, sizes: Mapping[str, 
 
 
 def descriptors(
-    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int], *, narrow: bool = False
 ) -> dict[str, Descriptor]:
-    """The descriptors of a kernel by the values that are loaded through them.
+    """The descriptors of a kernel by the values that are loaded through them. narrow: those too that may be, if their
+    axes are merged.
 
     They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of, and
     all loads of a specialized kernel. `sizes` holds every axis, those of chunks included.
     """
     if specialized(graph, kernel, schedule, sizes):
         return {**_boxes(graph, kernel, schedule, sizes).all}
-    return {**_boxes(graph, kernel, schedule, sizes).in_loops} if schedule.descriptors else {}
+    found = _boxes(graph, kernel, schedule, sizes).in_loops if schedule.descriptors else {}
+    return {v: d for v, d in found.items() if narrow or not d.narrow}
 
 
 def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> bool:
@@ -188,7 +191,8 @@ def _boxes_of_tiles(
     some = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
     found = {value: d for value, d in some.items() if d is not None}
     inside = {step.out for loop in place(kernel).loops for step in loop.steps}
-    return _Boxes(found, {value: d for value, d in found.items() if value in inside})
+    wide = {value: d for value, d in found.items() if not d.narrow}
+    return _Boxes(wide, {value: d for value, d in found.items() if value in inside})
 
 
 class _Side(NamedTuple):
@@ -242,15 +246,34 @@ def _descriptor(
     if len(axes) < 2 or len(sides) > MAX_RANK:
         return None
     *others, inner = sides
-    if inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT or any(s.box > MAX_BOX for s in axes):
-        return None
-    if any(s.aligned * element % DESCRIPTOR_ALIGNMENT for s in others):
-        return None
-    if any(n * element % DESCRIPTOR_ALIGNMENT for n in inner.beside):
+    narrow = inner.box * element < DESCRIPTOR_ALIGNMENT
+    if not _is_able([*others[:-1], _joined(others[-1], inner, largest)] if narrow else sides, element):
         return None
     scalars = [s for s in others if s.box == 1]
     ordered = sorted((s for s in axes if s != inner), key=lambda s: order.index(s.dim))
-    return Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True))
+    return replace(Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True)), narrow=narrow)
+
+
+def _is_able(sides: Sequence[_Side | None], element: int) -> bool:
+    """Whether the hardware takes a box with these axes. element: bytes of one."""
+    *others, inner = sides
+    if inner is None or inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT:
+        return False
+    starts = (*inner.beside, *(s.aligned for s in others if s is not None))
+    large = any(s.box > MAX_BOX for s in sides if s is not None)
+    return not large and all(n * element % DESCRIPTOR_ALIGNMENT == 0 for n in starts)
+
+
+def _joined(outer: _Side, inner: _Side, sizes: Mapping[str, int]) -> _Side | None:
+    """Two axes as one in memory, of which a box has the inner one whole; None where they are not, or where a box may
+    begin outside."""
+    whole = inner.size == inner.box and inner.at == plain((inner.dim,))[0]
+    if not whole or outer.stride != inner.size or not isinstance(outer.size, int):
+        return None
+    at = combined(0, [(outer.at, inner.box)])
+    return (
+        None if any(outer.at.leaves(outer.size, sizes)) else outer._replace(at=at, stride=1, box=outer.box * inner.box)
+    )
 
 
 def _sides(

@@ -197,10 +197,9 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
     some = units(placed_early(scheduled, unread or ()), unread or ())
     first = graph.kernels[0].name == kernel.name
     over = hand_over(some, unread, first, others.relays, own.hand_over == Early(), others.releases)
-    boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
-    merged = merged_operands(in_phases, boxes)
+    boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes, narrow=True).items()}
+    merged, boxes = _with_operands_merged(in_phases, boxes, sizes)
     boxed = {v: axes for found in merged for v, axes in found.items() if v in boxes}
-    boxes |= {v: merged_box(boxes[v], axes, sizes) for v, axes in boxed.items()}
     folded = frozenset(v for v, axes in boxed.items() if not {*axes} <= {*boxes[v].block})
     if any(merged):  # what is known of a kernel is lost where it is replaced
         in_phases = tuple(replace(x, merged=m, folded=folded) for x, m in zip(in_phases, merged, strict=True))
@@ -228,6 +227,19 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
         leading=leading(graph, kernel, own, sizes) if others.releases and not over.at_once else None,
         empty_chunks=any(x.kernel == kernel.name for x in left.values()),
     )
+
+
+def _with_operands_merged(
+    phases: Sequence[ScheduledKernel], boxes: Mapping[str, Descriptor], sizes: Mapping[str, int]
+) -> tuple[list[dict[str, nodes.Axes]], dict[str, Descriptor]]:
+    """The axes of what is loaded for products alone, in each phase, and all boxes with these. Boxes that are too narrow
+    otherwise are none where their axes are not merged."""
+    merged = merged_operands(phases, boxes)
+    axes = {v: axes for found in merged for v, axes in found.items() if v in boxes}
+    made = {v: merged_box(d, axes[v], sizes) if v in axes else d for v, d in boxes.items()}
+    if any(d.narrow for d in made.values()):
+        return _with_operands_merged(phases, {v: boxes[v] for v, d in made.items() if not d.narrow}, sizes)
+    return merged, made
 
 
 def _body(c: _Decided) -> list[Statement]:

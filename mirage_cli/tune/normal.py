@@ -90,7 +90,7 @@ def _normalised(
     if s.patient:
         s = _with(s, patient=s.overlap and _behind_unreleased(graph, k))
     if s.descriptors:
-        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes)))
+        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes, narrow=True)))
     return _with(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
 
 
