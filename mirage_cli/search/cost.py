@@ -22,6 +22,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.search.banks import banked_bytes
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_LOADED,
@@ -86,6 +87,7 @@ TERMS: Mapping[str, str] = {
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "meetings": "several warps meet for each sum outside of loops, and in loops for what they reduce of a product",
+    "banks": "windows that pointers load lie in shared memory so that several of a row are in one bank",
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
     "bits": "where operands are made of bits, each iteration has zero points, scales and addresses",
@@ -386,9 +388,11 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
 
 
 def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ runs · depth · rows and columns that warps read · bytes / (shared memory's rate · awake) · uneven"""
+    """Σ runs · (depth · rows and columns that warps read · bytes + `banked_bytes`) / (shared memory's rate · awake) ·
+    uneven"""
     read = x.zero
     for s in segments:
+        read = read + x.term("banks", s.runs * banked_bytes(x, s), 0.0)
         for p in s.products:
             rows = _operand_rows(p, x.batch.warps)
             if s.work.loop and any(p.product.computed):
