@@ -7,7 +7,7 @@ It follows from the μGraph and the schedule, so the tuner can tell a choice tha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, prod
@@ -251,7 +251,8 @@ def _descriptor(
         return None
     scalars = [s for s in others if s.box == 1]
     ordered = sorted((s for s in axes if s != inner), key=lambda s: order.index(s.dim))
-    return replace(Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True)), narrow=narrow)
+    dims, at, extents, steps, box = zip(*(*scalars, *ordered, inner), strict=True)
+    return Descriptor(x.buffer, dims, at, extents, steps, box, narrow)
 
 
 def _is_able(sides: Sequence[_Side | None], element: int) -> bool:
