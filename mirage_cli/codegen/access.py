@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from mirage_cli.codegen import axisnames
 from mirage_cli.codegen.nodes import Axes, Stride, Times
-from mirage_cli.ir.access import Index, Lookup, plain, strides
+from mirage_cli.ir.access import Index, Lookup, combined, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
@@ -57,7 +57,7 @@ class Descriptor:
     dims: the kernel's name of each axis of the box, the one with neighbouring elements last. at: where along each the
     box is, which may be outside of the tensor, where it reads as 0. shape, strides: of the tensor, in elements; those
     that follow from sizes which a call says differ by call. box: elements along each axis, 1 along those that are no
-    axes of the kernel's block.
+    axes of the kernel's block. narrow: whether the last two have to be merged, for rows of the last are too short.
     """
 
     buffer: str
@@ -66,6 +66,7 @@ class Descriptor:
     shape: tuple[Stride, ...]
     strides: tuple[Stride, ...]
     box: tuple[int, ...]
+    narrow: bool = False
 
     @property
     def block(self) -> tuple[str, ...]:
@@ -78,29 +79,29 @@ class Descriptor:
         return any(isinstance(n, Times) for n in (*self.shape, *self.strides))
 
 
-def merged_box(d: Descriptor, axes: Axes) -> Descriptor:
+def merged_box(d: Descriptor, axes: Axes, sizes: Mapping[str, int]) -> Descriptor:
     """The descriptor with merged axes where they are one axis in memory. Rows of a product that are one axis of a box
-    go to the matrix units from shared memory; rows of several axes go through registers."""
+    go to the matrix units from shared memory; rows of several axes go through registers. sizes: of all axes."""
     for axis in axes:
         first, many = d.dims.index(axisnames.apart((axis,))[0]), len(axisnames.apart((axis,)))
         if many > 1:
-            d = _merged(d, axis, first, first + many) or d
+            d = _merged(d, axis, first, first + many, sizes) or d
     return d
 
 
-def _merged(d: Descriptor, axis: str, first: int, end: int) -> Descriptor | None:
+def _merged(d: Descriptor, axis: str, first: int, end: int, sizes: Mapping[str, int]) -> Descriptor | None:
     """With axes from the first to the end as this one. None unless all but the first are whole in a box, elements lie
     side by side, and boxes start inside: what is outside along one axis may be inside along the merged one."""
     dims, sides, box = d.dims[first:end], [*zip(d.shape, d.strides, strict=True)][first:end], d.box[first:end]
     numbers = [n for side in sides for n in side if isinstance(n, int)]
-    if len(numbers) < 2 * len(sides) or d.at[first:end] != plain(dims):
+    if len(numbers) < 2 * len(sides) or d.at[first + 1 : end] != plain(dims[1:]):
         return None
-    sizes, strides = numbers[::2], numbers[1::2]
-    whole = all(n == size for n, size in zip(box[1:], sizes[1:], strict=True))
-    dense = all(n == size * step for n, size, step in zip(strides, sizes[1:], strides[1:], strict=False))
-    if not whole or not dense or prod(box) > MAX_BOX:
+    extents, strides = numbers[::2], numbers[1::2]
+    whole = all(n == extent for n, extent in zip(box[1:], extents[1:], strict=True))
+    dense = all(n == extent * step for n, extent, step in zip(strides, extents[1:], strides[1:], strict=False))
+    if not whole or not dense or prod(box) > MAX_BOX or any(d.at[first].leaves(extents[0], sizes)):
         return None
-    at = Index(tuple((a, n // strides[-1]) for a, n in zip(dims, strides, strict=True)), 0)
+    at = combined(0, ((i, n // strides[-1]) for i, n in zip(d.at[first:end], strides, strict=True)))
 
     def put(values: tuple[T, ...], new: T) -> tuple[T, ...]:
         return *values[:first], new, *values[end:]
@@ -109,23 +110,25 @@ def _merged(d: Descriptor, axis: str, first: int, end: int) -> Descriptor | None
         d.buffer,
         put(d.dims, axis),
         put(d.at, at),
-        put(d.shape, prod(sizes)),
+        put(d.shape, prod(extents)),
         put(d.strides, strides[-1]),
         put(d.box, prod(box)),
     )
 
 
 def descriptors(
-    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int], *, narrow: bool = False
 ) -> dict[str, Descriptor]:
-    """The descriptors of a kernel by the values that are loaded through them.
+    """The descriptors of a kernel by the values that are loaded through them. narrow: those too that may be, if their
+    axes are merged.
 
     They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of, and
     all loads of a specialized kernel. `sizes` holds every axis, those of chunks included.
     """
     if specialized(graph, kernel, schedule, sizes):
         return {**_boxes(graph, kernel, schedule, sizes).all}
-    return {**_boxes(graph, kernel, schedule, sizes).in_loops} if schedule.descriptors else {}
+    found = _boxes(graph, kernel, schedule, sizes).in_loops if schedule.descriptors else {}
+    return {v: d for v, d in found.items() if narrow or not d.narrow}
 
 
 def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> bool:
@@ -188,7 +191,8 @@ def _boxes_of_tiles(
     some = {x.out: _descriptor(graph, x, order, block, sizes) for x in kernel.loads if x.buffer not in partly}
     found = {value: d for value, d in some.items() if d is not None}
     inside = {step.out for loop in place(kernel).loops for step in loop.steps}
-    return _Boxes(found, {value: d for value, d in found.items() if value in inside})
+    wide = {value: d for value, d in found.items() if not d.narrow}
+    return _Boxes(wide, {value: d for value, d in found.items() if value in inside})
 
 
 class _Side(NamedTuple):
@@ -233,35 +237,64 @@ def _descriptor(
     if stored or any(d not in block for d in x.dims) or not all(_is_corner(i, block, sizes) for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    found = _sides(tensor, x, block, largest, {r.dim for r in graph.dynamic})
+    dynamic = {r.dim for r in graph.dynamic}
+    found = _sides(tensor, x, block, largest, dynamic)
+    if found is not None and len(found) > MAX_RANK:
+        found = _sides(tensor, x, block, largest, dynamic, few=True)
     sides = sorted(found or (), key=lambda s: -s.apart(largest))
     axes = [s for s in sides if s.box > 1]
     if len(axes) < 2 or len(sides) > MAX_RANK:
         return None
     *others, inner = sides
-    if inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT or any(s.box > MAX_BOX for s in axes):
-        return None
-    if any(s.aligned * element % DESCRIPTOR_ALIGNMENT for s in others):
-        return None
-    if any(n * element % DESCRIPTOR_ALIGNMENT for n in inner.beside):
+    narrow = inner.box * element < DESCRIPTOR_ALIGNMENT
+    if not _is_able([*others[:-1], _joined(others[-1], inner, largest)] if narrow else sides, element):
         return None
     scalars = [s for s in others if s.box == 1]
     ordered = sorted((s for s in axes if s != inner), key=lambda s: order.index(s.dim))
-    return Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True))
+    dims, at, extents, steps, box = zip(*(*scalars, *ordered, inner), strict=True)
+    return Descriptor(x.buffer, dims, at, extents, steps, box, narrow)
+
+
+def _is_able(sides: Sequence[_Side | None], element: int) -> bool:
+    """Whether the hardware takes a box with these axes. element: bytes of one."""
+    *others, inner = sides
+    if inner is None or inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT:
+        return False
+    starts = (*inner.beside, *(s.aligned for s in others if s is not None))
+    large = any(s.box > MAX_BOX for s in sides if s is not None)
+    return not large and all(n * element % DESCRIPTOR_ALIGNMENT == 0 for n in starts)
+
+
+def _joined(outer: _Side, inner: _Side, sizes: Mapping[str, int]) -> _Side | None:
+    """Two axes as one in memory, of which a box has the inner one whole; None where they are not, or where a box may
+    begin outside."""
+    whole = inner.size == inner.box and inner.at == plain((inner.dim,))[0]
+    if not whole or outer.stride != inner.size or not isinstance(outer.size, int):
+        return None
+    at = combined(0, [(outer.at, inner.box)])
+    return (
+        None if any(outer.at.leaves(outer.size, sizes)) else outer._replace(at=at, stride=1, box=outer.box * inner.box)
+    )
 
 
 def _sides(
-    tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str, int], dynamic: Collection[str]
+    tensor: Tensor,
+    x: Load,
+    block: Mapping[str, int],
+    sizes: Mapping[str, int],
+    dynamic: Collection[str],
+    *,
+    few: bool = False,
 ) -> list[_Side] | None:
     """The axes of a box: each dimension of an index that stays inside of the tensor, and the tensor's own axis where an
-    index leaves it, as windows do; None where that has no box. sizes: the largest of dynamic axes, along which the box
-    ends where the size of a call does."""
+    index leaves it, as windows do, or where a box is to have `few` axes; None where that has no box. sizes: the largest
+    of dynamic axes, along which the box ends where the size of a call does."""
     found: list[_Side] = []
     inside: dict[tuple[str, ...], list[tuple[Index, int]]] = {}
     for d, i, (step, times) in zip(tensor.dims, x.access, tensor.sized_steps(sizes, dynamic), strict=True):
         if (d in dynamic or {*i.dims} & {*dynamic}) and i.axis != d:
             return None
-        if i.affine and not any(i.leaves(sizes[d], sizes)):
+        if i.affine and not any(i.leaves(sizes[d], sizes)) and not (few and len(i.dims) > 1):
             inside.setdefault(times, []).append((i, step))
             continue
         many = [(a, c) for a, c in i.terms if isinstance(a, str) and block[a] > 1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -359,6 +359,10 @@ def _masked(k: ScheduledKernel, x: Expr, dims: Sequence[str], number: nodes.Lite
 
 # -- products
 
+SWIZZLED = 3
+"""Axes of a block for a product that Triton lays out in shared memory so that rows of it are read from all banks, at
+most (3.6). Rows of 128 bytes of other blocks are in the same banks; of two axes that are summed, 32 bytes are."""
+
 
 def merged_operands(phases: Sequence[ScheduledKernel], boxes: Mapping[str, Descriptor]) -> list[dict[str, Axes]]:
     """For each phase of a kernel the axes of what is loaded for products alone, where several axes are one side of the
@@ -387,11 +391,12 @@ def _merged_operands(k: ScheduledKernel, boxes: Mapping[str, Descriptor]) -> dic
                 users[value].add(k.axes(k.dims[value]))
     stored = {s.value for s in k.kernel.stores}
     found = {value: next(iter(users[value])) for value in k.loads if value not in stored and len(users[value]) == 1}
+    some = {v: axes for v, axes in found.items() if k.type_of(v) in types[v]}
+    some = {v: axes if v in boxes else _pointed(k, k.loads[v], axes) for v, axes in some.items()}
     return {
-        value: axes
-        for value, axes in found.items()
-        if apart(axes) != axes and k.type_of(value) in types[value]
-        if (_lies_merged(axes, boxes[value].block) if value in boxes else _pointed(k, k.loads[value], axes))
+        v: axes
+        for v, axes in some.items()
+        if apart(axes) != axes and (v not in boxes or _lies_merged(axes, boxes[v].block))
     }
 
 
@@ -400,20 +405,33 @@ def _lies_merged(axes: Axes, box: Axes) -> bool:
     return apart(merged_as(axes, box)) == box
 
 
-def _pointed(k: ScheduledKernel, x: Load, axes: Axes) -> bool:
-    """Whether pointers are to have these axes: positions along what is merged are counted, not looked up or divided.
+def _pointed(k: ScheduledKernel, x: Load, axes: Axes) -> Axes:
+    """The axes that pointers are to have: those that are merged in an operand are one where positions along them are
+    counted, not looked up or divided.
 
-    Not where an index may leave the tensor, as windows do: its bounds are worked out for each position of a block's
-    axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3 were
-    slower so on an H200 (results/h200/notes-2026-11-28.md).
+    Not where their index may leave the tensor in a loop, as windows do: its bounds are worked out for each position of
+    a block's axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3
+    were slower so on an H200 (results/h200/notes-2026-11-28.md). Nor where a block keeps more than SWIZZLED axes.
     """
-    merged = {d for axis in axes if apart((axis,)) != (axis,) for d in apart((axis,))}
-    steps, _ = strides(x.access, k.tensors[x.buffer].steps(k.sizes))
+    if x.buffer in k.live or k.repeats(x):
+        return apart(axes)
+    found = tuple(d for axis in axes for d in ((axis,) if _counted(k, x, {*apart((axis,))}) else apart((axis,))))
+    return found if found == axes or len(found) <= SWIZZLED else apart(axes)
+
+
+def _counted(k: ScheduledKernel, x: Load, merged: Set[str]) -> bool:
+    """Whether positions along axes that are merged are counted, and stay inside of the tensor in loops."""
+    tensor, loops = k.tensors[x.buffer], k.kernel.with_role("loop", "split")
+    steps, _ = strides(x.access, tensor.steps(k.sizes))
     counted = all(not merged & {*dims_of_atom(a)} for a in steps if not isinstance(a, str))
-    moves = all(steps.get(d) for d in merged)
-    dims = k.tensors[x.buffer].dims
-    bounded = any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in zip(dims, x.access, strict=True))
-    return counted and moves and not bounded and x.buffer not in k.live and not k.repeats(x)
+    windows = (
+        (d, i) for d, i in zip(tensor.dims, x.access, strict=True) if merged & {*i.dims} and {*loops} & {*i.dims}
+    )
+    return (
+        counted
+        and all(steps.get(d) for d in merged)
+        and not any(any(i.leaves(k.sizes[d], k.sizes)) for d, i in windows)
+    )
 
 
 def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
@@ -531,6 +549,7 @@ def _operand(s: Scope, value: str, groups: Sequence[list[str]], e: Eqn, dtype: s
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
+    groups = [[axis] if (axis := "*".join(group)) in x.axes else group for group in groups]
     wanted = merged(*groups)
     return x if x.axes == wanted else _as_matrix(x, *groups)
 

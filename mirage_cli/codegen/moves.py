@@ -43,7 +43,7 @@ def load(
         picked: dict[str, Place] = {
             d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in axisnames.apart((axis,))
         }
-        inside, outside = within(k, x.buffer, x.access), 0.0
+        inside, outside = within(k, x.buffer, x.access, picked), 0.0
         if (live := k.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(k, live)), live.identity
         repeated = tuple(k.repeats(x).items())
@@ -132,13 +132,15 @@ def _stored(k: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
             yield nodes.Within(terms, start, True, None)
 
 
-def within(k: ScheduledKernel, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
-    """The bounds of a tensor that a load may read beyond, and a store name places before."""
+def within(
+    k: ScheduledKernel, buffer: str, access: Access, picked: Mapping[str, Place] = EVERYWHERE
+) -> tuple[nodes.Within, ...]:
+    """The bounds of a tensor that a load may read beyond, and a store name places before. picked: as of `pointers`."""
     found: list[nodes.Within] = []
     for d, i in zip(k.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(k.sizes[d], k.sizes)
         if before or behind:
-            terms, start = k.places(i)
+            terms, start = k.places(i, picked)
             found.append(nodes.Within(terms, start, before > 0, k.sizes[d] if behind else None))
     return tuple(found)
 

@@ -51,6 +51,7 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.turns import loads_in_turns, stores_in_turns
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.forms import at_schedule
 from mirage_cli.ir.inplace import overwrites
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.phases import phased
@@ -60,7 +61,7 @@ from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.scans import scanned, whole_alike
 from mirage_cli.ir.schedule import REGISTER_BYTES, Early, KernelSchedule, Lead, Schedule
 from mirage_cli.ir.tables import with_entries
-from mirage_cli.ir.unrolled import at_schedule, in_blocks
+from mirage_cli.ir.unrolled import in_blocks
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -106,7 +107,7 @@ def plan_one(
     graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, sizes: Mapping[str, int]
 ) -> KernelPlan:
     """The kernel at its own schedule, whatever those of the others are besides this. Raises EmitError."""
-    made = at_schedule(graph, kernel, own, sizes) if own.unroll else None
+    made = at_schedule(graph, kernel, own, sizes)
     if made is not None:
         graph, kernel, own, sizes = made.graph(graph), made.kernel, made.schedule(own), made.sizes(sizes)
     own = in_blocks(own) if own.unroll else own
@@ -197,10 +198,9 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
     some = units(placed_early(scheduled, unread or ()), unread or ())
     first = graph.kernels[0].name == kernel.name
     over = hand_over(some, unread, first, others.relays, own.hand_over == Early(), others.releases)
-    boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
-    merged = merged_operands(in_phases, boxes)
+    boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes, narrow=True).items()}
+    merged, boxes = _with_operands_merged(in_phases, boxes, sizes)
     boxed = {v: axes for found in merged for v, axes in found.items() if v in boxes}
-    boxes |= {v: merged_box(boxes[v], axes) for v, axes in boxed.items()}
     folded = frozenset(v for v, axes in boxed.items() if not {*axes} <= {*boxes[v].block})
     if any(merged):  # what is known of a kernel is lost where it is replaced
         in_phases = tuple(replace(x, merged=m, folded=folded) for x, m in zip(in_phases, merged, strict=True))
@@ -228,6 +228,19 @@ def _decided(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around
         leading=leading(graph, kernel, own, sizes) if others.releases and not over.at_once else None,
         empty_chunks=any(x.kernel == kernel.name for x in left.values()),
     )
+
+
+def _with_operands_merged(
+    phases: Sequence[ScheduledKernel], boxes: Mapping[str, Descriptor], sizes: Mapping[str, int]
+) -> tuple[list[dict[str, nodes.Axes]], dict[str, Descriptor]]:
+    """The axes of what is loaded for products alone, in each phase, and all boxes with these. Boxes that are too narrow
+    otherwise are none where their axes are not merged."""
+    merged = merged_operands(phases, boxes)
+    axes = {v: axes for found in merged for v, axes in found.items() if v in boxes}
+    made = {v: merged_box(d, axes[v], sizes) if v in axes else d for v, d in boxes.items()}
+    if any(d.narrow for d in made.values()):
+        return _with_operands_merged(phases, {v: boxes[v] for v, d in made.items() if not d.narrow}, sizes)
+    return merged, made
 
 
 def _body(c: _Decided) -> list[Statement]:

@@ -184,6 +184,7 @@ class KernelSchedule:
 
     tiles: block size of each grid, split and loop dimension, a power of two; 1 makes the dimension a scalar with no
         axis in the blocks. A dimension with role "tile" is held whole: its block is the next power of two.
+        Several of an axis along which small products multiply one by one are one product (`ir.diagonal`).
     order: order of the axes inside blocks. The first axis of a product is the matrix unit's M, so putting the
         weights' axis first swaps the operands.
     split: number of chunks of the split dimension, 1 where there is none.

@@ -21,6 +21,7 @@ from math import ceil, prod
 import numpy as np
 
 from mirage_cli.ir.access import Index, combined, index
+from mirage_cli.ir.form import Axes, Form, axes_of
 from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
@@ -35,8 +36,6 @@ MOST_TERMS = 128
 """Of all windows of a block together. Triton took 28 s for 196 of 8 elements in a thread, and 2 s for 63 (one process,
 of a loaded machine)."""
 
-Axes = tuple[tuple[str, int], ...]
-"""With their sizes."""
 Place = tuple[tuple[str, int], ...]
 """Positions along some axes, in the order of `_Unrolling.unrolled`."""
 
@@ -50,48 +49,7 @@ class Windows:
     along: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unrolled:
-    """A kernel with its windows in registers, in blocks of so many rows along the axis that they overlap along.
-
-    of: the kernel as it was. axes: its own. names: of the axis that takes the place of the one along which there are
-    rows, by that one's. taps: axes that it lacks.
-    """
-
-    of: Kernel
-    kernel: Kernel
-    axes: Axes
-    names: Mapping[str, str]
-    rows: int
-    taps: tuple[str, ...]
-
-    def graph(self, graph: MuGraph) -> MuGraph:
-        """The μGraph of the kernel as it was, with this in its place."""
-        return replace(graph, kernels=tuple(self.kernel if k.name == self.of.name else k for k in graph.kernels))
-
-    def sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Of all axes, its own among them."""
-        return {**sizes, **dict(self.axes)}
-
-    def schedule(self, s: KernelSchedule) -> KernelSchedule:
-        """Its own, from that of the kernel as it was."""
-        tiles = tuple((self.names.get(d, d), 1 if d in self.names else t) for d, t in s.tiles)
-        order = tuple(self.names.get(d, d) for d in s.order if d not in self.taps)
-        return replace(s, tiles=tiles, order=order, unroll=False)
-
-    def original(self, s: KernelSchedule) -> KernelSchedule:
-        """That of the kernel as it was, from its own."""
-        names = {new: old for old, new in self.names.items()}
-        tiles = tuple((names.get(d, d), self.rows if d in names else t) for d, t in s.tiles)
-        return replace(s, tiles=tiles, order=(*(names.get(d, d) for d in s.order), *self.taps), unroll=True)
-
-
-def axes_of(kernel: Kernel, sizes: Mapping[str, int]) -> Axes:
-    """Those that have roles."""
-    return tuple((d, sizes[d]) for d, _ in kernel.roles)
-
-
-def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Unrolled | None:
+def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Form | None:
     """The kernel as a schedule has it that unrolls windows; None where it cannot be."""
     found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic))
     if found is None:
@@ -127,7 +85,7 @@ def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | No
 
 
 @lru_cache(maxsize=4096)
-def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Unrolled | None:
+def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Form | None:
     """None for too many terms, and where an equation comes to nothing that is known at some place."""
     sizes = dict(axes)
     if rows * prod(sizes[a] for a in found.taps) > MOST_TERMS:
@@ -142,7 +100,7 @@ def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Unrolled 
         made = _Unrolling(kernel, (*names, *found.taps), names, rows, sizes).kernel()
     except UnknownError:
         return None
-    return Unrolled(kernel, made, tuple(sizes.items()), names, rows, found.taps)
+    return Form(kernel, made, tuple(sizes.items()), names, rows, gone=found.taps, unrolls=True)
 
 
 def _reduces(e: Eqn) -> bool:
@@ -151,8 +109,9 @@ def _reduces(e: Eqn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Unrolling:
-    """unrolled: axes. names, rows: as of `Unrolled`. known: what a value is at a place along such of them as it has:
-    another value, or a number. made: loads and equations, once each, under their names. at: values that are positions.
+    """unrolled: axes. names, rows: as `Form.names` and `Form.count`. known: what a value is at a place along such of
+    them as it has: another value, or a number. made: loads and equations, once each, under their names. at: values that
+    are positions.
     """
 
     of: Kernel

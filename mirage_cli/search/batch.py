@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import mul
 from typing import Any  # columns of numpy, or numbers: the same formulas hold for both
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import KernelSchedule, whole_blocks
 from mirage_cli.search.roles import BESIDE_SCAN, MAX_BLOCK
-from mirage_cli.search.work import Model
+from mirage_cli.search.work import Formed, Model
 
 Array = NDArray[np.float64]
 MAX_ACCUMULATORS = 33792
@@ -48,6 +48,26 @@ class Batch:
         """The columns of some schedules."""
         block, place = ({d: x[which] for d, x in columns.items()} for columns in (self.block, self.place))
         return Batch(block, place, *(getattr(self, f.name)[which] for f in fields(Batch)[2:]))
+
+    def counts(self, m: Model, sizes: Mapping[str, int]) -> Array:
+        """Of each schedule, how many of a block it has in another form of the kernel (`Model.formed`); 0 where it has
+        the kernel as it is."""
+        found, several = m.windows(sizes), m.groups(sizes)
+        if several is not None:
+            own = self.block[several.axis]
+            return np.where([several.many(int(n)) for n in own], own, 0.0)
+        return self.unroll * (self.block[found.along] if found is not None and found.along else 1.0)
+
+    def formed(self, made: Formed) -> Batch:
+        """The same schedules of the kernel in another form."""
+        names, gone, one = made.form.names, made.form.gone, np.ones_like(self.warps)
+        block = {names.get(d, d): one if d in names else n for d, n in self.block.items() if d not in gone}
+        block |= {d: one * n for d, n in whole_blocks(made.form.kernel, made.sizes).items()}
+        place = {names.get(d, d): n for d, n in self.place.items() if d not in gone}
+        for x in made.form.inside:
+            beside = [place[d] for d in x.beside if d in place] or [one * len(place)]
+            place[x.axis] = reduce(np.minimum, beside) - 0.5 if x.in_front else reduce(np.maximum, beside) + 0.5
+        return replace(self, block=block, place=place, unroll=np.zeros_like(self.unroll))
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:

@@ -22,7 +22,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, SECTOR_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf
 from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, REGISTER_BYTES, WARPGROUP, WARPGROUP_ROWS
-from mirage_cli.ir.unrolled import Unrolled
+from mirage_cli.search.banks import banked_bytes
 from mirage_cli.search.batch import Array, Batch, fits, held
 from mirage_cli.search.occupancy import (
     MOST_LOADED,
@@ -88,6 +88,7 @@ TERMS: Mapping[str, str] = {
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "meetings": "several warps meet for each sum outside of loops, and in loops for what they reduce of a product",
+    "banks": "windows that pointers load lie in shared memory so that several of a row are in one bank",
     "copies": "several warps compute the same elements of an operand",
     "slices": "threads along what a block sums compute the same elements of what lacks it",
     "bits": "where operands are made of bits, each iteration has zero points, scales and addresses",
@@ -388,9 +389,11 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
 
 
 def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ runs · depth · rows and columns that warps read · bytes / (shared memory's rate · awake) · uneven"""
+    """Σ runs · (depth · rows and columns that warps read · bytes + `banked_bytes`) / (shared memory's rate · awake) ·
+    uneven"""
     read = x.zero
     for s in segments:
+        read = read + x.term("banks", s.runs * banked_bytes(x, s), 0.0)
         for p in s.products:
             rows = _operand_rows(p, x.batch.warps)
             if s.work.loop and any(p.product.computed):
@@ -493,30 +496,20 @@ def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
-    if not batch.unroll.any():
+    counts = batch.counts(m, sizes)
+    if not counts.any():
         return _in_parts(m, batch, sizes, target, without)
-    found = m.windows(sizes)
-    rows = batch.unroll * (batch.block[found.along] if found is not None and found.along else 1.0)
-    each, group = np.unique(rows, return_inverse=True)
+    each, which = np.unique(counts, return_inverse=True)
     some: list[Estimates] = []
     for i, n in enumerate(each.tolist()):
-        own = batch.some(group == i)
-        made = m.unrolled(int(n), sizes) if n else None
+        own = batch.some(which == i)
+        made = m.formed(int(n), sizes) if n else None
         if made is not None:
-            one, how = made
-            some.append(_in_parts(one, _unrolled(own, how), how.sizes(sizes), target, without))
+            some.append(_in_parts(made.model, own.formed(made), made.sizes, target, without))
         else:
             e = _in_parts(m, replace(own, unroll=np.zeros_like(own.unroll)), sizes, target, without)
             some.append(replace(e, us=e.us + np.inf) if n else e)
-    return Estimates.of(some, np.argsort(np.argsort(group, kind="stable")))
-
-
-def _unrolled(batch: Batch, how: Unrolled) -> Batch:
-    """The same schedules of the kernel with its windows in registers."""
-    one = np.ones_like(batch.warps)
-    block = {how.names.get(d, d): one if d in how.names else n for d, n in batch.block.items() if d not in how.taps}
-    place = {how.names.get(d, d): n for d, n in batch.place.items() if d not in how.taps}
-    return replace(batch, block=block, place=place, unroll=np.zeros_like(batch.unroll))
+    return Estimates.of(some, np.argsort(np.argsort(which, kind="stable")))
 
 
 def _in_parts(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:

@@ -226,7 +226,8 @@ def segment(x: Launch, w: Work) -> Segment:
     loaded = sum((each for each, _ in moved), x.zero)
     windows = _windows(x, w) if x.m.rows is not None else {}
     near = (x.term("near", _from_l1(x, b, multiplies) * windows.get(_window(b), 1.0), 1.0) for b in w.blocks)
-    fetched = sum((each / used * part for (each, used), part in zip(moved, near, strict=True)), x.zero)
+    read = zip(moved, near, w.blocks, strict=True)
+    fetched = sum((each / used * part * b.inside for (each, used), part, b in read), x.zero)
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, KernelSchedule, exchanged, next_power_of_two, whole_blocks
-from mirage_cli.ir.unrolled import Unrolled
 from mirage_cli.search.batch import Batch, elements_of, fits, held
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.occupancy import added_up
-from mirage_cli.search.work import Model
+from mirage_cli.search.work import Formed, Model
 from mirage_cli.target.gpus import Target
 
 SHORT = 64
@@ -44,6 +43,8 @@ sum 16.1 and 19.5 (results/h200)."""
 ROWS, MORE_ROWS = (4, 7, 2, 1), (1, 2, 4, 7, 8, 14, 16)
 """Positions along the axis that windows overlap along, of those that are in registers: where structures are ranked, the
 first two of these that may be; and among all choices. Pictures often have a multiple of 7 rows."""
+GROUPS, MORE_GROUPS = (2, 4), (2, 4, 8, 16)
+"""Of products that are small for the matrix units, how many a block has as one; the same."""
 MOST_BEYOND = 8
 """Such an axis is so many times as long, at least, as what its last block reaches beyond its end."""
 DEPTHS = (3.0, 5.0)
@@ -301,36 +302,24 @@ def best_schedule(
 ) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
     own = _best_schedule(m, sizes, target, split)
-    some = islice(in_registers(m, sizes, ROWS), 2)
+    some = other_forms(m, sizes, coarse=True)
     others = ((made, _best_schedule(made.model, made.sizes, target, split)) for made in some)
-    found = [(best[0], made.schedule(best[1])) for made, best in others if best is not None]
+    found = [(best[0], made.form.original(best[1])) for made, best in others if best is not None]
     return min([*found, *([own] if own else [])], key=lambda x: x[0], default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class InRegisters:
-    """A kernel with its windows in registers. sizes: of all axes, its own among them."""
-
-    model: Model
-    how: Unrolled
-    sizes: Mapping[str, int]
-
-    def schedule(self, s: KernelSchedule) -> KernelSchedule:
-        """That of the kernel as it was."""
-        return self.how.original(s)
-
-
-def in_registers(m: Model, sizes: Mapping[str, int], some: Sequence[int]) -> Iterator[InRegisters]:
+def other_forms(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> Iterator[Formed]:
     """The kernel with its windows in registers, for some numbers of positions along the axis that they overlap along:
-    each where the last block is full, or less than that."""
-    found = m.windows(sizes)
-    if found is None:
-        return
-    length = sizes[found.along] if found.along else 1
-    for rows in some:
-        made = m.unrolled(rows, sizes) if rows <= length and -length % rows <= length // MOST_BEYOND else None
-        if made is not None:
-            yield InRegisters(*made, made[1].sizes(sizes))
+    each where the last block is full, or less than that. Or with several groups of products as one."""
+    found, several = m.windows(sizes), m.groups(sizes)
+    counts: list[int] = []
+    if found is not None:
+        length = sizes[found.along] if found.along else 1
+        some = (n for n in (ROWS if coarse else MORE_ROWS) if n <= length and -length % n <= length // MOST_BEYOND)
+        counts = [*islice(some, 2 if coarse else None)]
+    elif several is not None:
+        counts = [n for n in (GROUPS if coarse else MORE_GROUPS) if several.many(n)]
+    yield from (made for n in counts if (made := m.formed(n, sizes)) is not None)
 
 
 def _best_schedule(

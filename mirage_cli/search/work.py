@@ -6,10 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.diagonal import Groups, diagonal, groups
+from mirage_cli.ir.form import Form, axes_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
@@ -19,7 +22,7 @@ from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
-from mirage_cli.ir.unrolled import Unrolled, Windows, axes_of, unrolled, windows
+from mirage_cli.ir.unrolled import Windows, unrolled, windows
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
 from mirage_cli.search.alike import nameless, unnamed
 from mirage_cli.search.live import (
@@ -71,7 +74,8 @@ class Loaded(NamedTuple):
 
 class Block(NamedTuple):
     """The block of loads that are alike. beside: the axes along which elements lie side by side. apart_bytes: between
-    neighbours along the last of these. alike: how many."""
+    neighbours along the last of these. alike: how many. inside: the part of its elements that is read, where most lie
+    outside of the tensor."""
 
     axes: Axes
     element_bytes: float
@@ -79,6 +83,7 @@ class Block(NamedTuple):
     apart_bytes: float
     lines: Lines | None
     alike: int
+    inside: float
 
 
 class Elementwise(NamedTuple):
@@ -177,6 +182,8 @@ class Model:
     """Axes whose size is an argument."""
     rows: Axes | None
     """Where its windows are in registers, the axis that they overlap along, if any: of a block, one position."""
+    inside: Mapping[str, float]
+    """Of loads of which most lies outside of their tensor, what part does not."""
     halves: frozenset[str]
     """Values that are computed in 16 bits, two at once."""
     from_bytes: frozenset[str]
@@ -204,7 +211,7 @@ class Model:
     @cached_property
     def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
         """Of each segment, as `_segment` has it."""
-        known = _Known.of(self.placed, self.bytes_of_buffers, self.exact, self.inputs, self.halves)
+        known = _Known.of(self.placed, self.bytes_of_buffers, self.exact, self.inputs, self.halves, self.inside)
         pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
         return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
 
@@ -232,10 +239,14 @@ class Model:
         """Those that may be in registers."""
         return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic)
 
-    def unrolled(self, rows: int, sizes: Mapping[str, int]) -> tuple[Model, Unrolled] | None:
-        """With its windows in registers, so many of a block along the axis that they overlap along; None where that
-        cannot be."""
-        return _unrolled(self, rows, axes_of(self.kernel, sizes))
+    def groups(self, sizes: Mapping[str, int]) -> Groups | None:
+        """Those of which blocks may have several, as one product."""
+        return groups(self.kernel, self.read, tuple(sizes.items()), self.dynamic)
+
+    def formed(self, count: int, sizes: Mapping[str, int]) -> Formed | None:
+        """The kernel with so many of a block: rows along the axis that windows overlap along, which are in registers,
+        or groups of products. None where that cannot be."""
+        return _formed(self, count, tuple(sizes.items()))
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
@@ -245,6 +256,14 @@ class Model:
     def batch_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes along which the matrix units multiply one by one."""
         return self.shared if self.matrix_axes(sizes) else frozenset()
+
+    @cached_property
+    def read(self) -> tuple[Tensor, ...]:
+        """What the kernel reads: inputs, and intermediates in the axes that their loads name."""
+        given = {t.name: t for t in self.inputs}
+        others = ((x.buffer, tuple(i.axis for i in x.access if i.axis), len(x.access)) for x in self.kernel.loads)
+        made = {b: Tensor(b, axes, "") for b, axes, rank in others if len(axes) == rank and b not in given}
+        return *(given[b] for b in self.kernel.read if b in given), *made.values()
 
     @cached_property
     def sides(self) -> frozenset[frozenset[str]]:
@@ -262,14 +281,27 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """A kernel in another form. sizes: of all axes, its own among them."""
+
+    model: Model
+    form: Form
+    sizes: Mapping[str, int]
+
+
 @lru_cache(maxsize=1024)
-def _unrolled(m: Model, rows: int, axes: tuple[tuple[str, int], ...]) -> tuple[Model, Unrolled] | None:
-    found = windows(m.kernel, axes, m.dynamic)
-    made = unrolled(m.kernel, found, rows, axes) if found is not None else None
+def _formed(m: Model, count: int, axes: tuple[tuple[str, int], ...]) -> Formed | None:
+    sizes = dict(axes)
+    found, several = m.windows(sizes), m.groups(sizes)
+    made = unrolled(m.kernel, found, count, axes_of(m.kernel, sizes)) if found is not None else None
+    made = diagonal(m.kernel, several, count) if several is not None else made
     if made is None:
         return None
-    along = tuple(made.names.values())
-    return model(made.kernel, dict(m.element_bytes), frozenset(), m.inputs, m.outputs, m.dynamic, along), made
+    along = tuple(made.names.values()) if made.unrolls else None
+    exact = frozenset(v for v in made.kernel.value_dims if made.values.get(v) in m.exact)
+    known = m.inputs, m.outputs, m.dynamic
+    return Formed(model(made.kernel, m.bytes_of_buffers, exact, *known, along, made.parts), made, made.sizes(sizes))
 
 
 @lru_cache(maxsize=4096)
@@ -300,11 +332,12 @@ def model(
     outputs: Iterable[Tensor],
     dynamic: frozenset[str] = frozenset(),
     rows: Axes | None = None,
+    parts: Mapping[str, float] = MappingProxyType({}),
 ) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs, dynamic:
-    of the μGraph.
+    of the μGraph. parts: as of `Form`.
     """
     inputs, outputs = tuple(inputs), tuple(outputs)
     placed = with_entries(scanned(kernel), {t.name: t for t in inputs})
@@ -332,6 +365,7 @@ def model(
         len(beside(placed, placed.with_role("grid"))) > 1,
         dynamic,
         rows,
+        parts,
         frozenset(halves),
         frozenset(d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)),
     )
@@ -365,7 +399,7 @@ class _Known:
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
     or cast. halves: as of `Model`. lines: where loads lie. early: loads that may
-    stand in front of a loop that they are behind.
+    stand in front of a loop that they are behind. inside: as of `Model`.
     """
 
     kernel: Kernel
@@ -379,6 +413,7 @@ class _Known:
     halves: frozenset[str]
     lines: Mapping[str, Lines | None]
     early: frozenset[str]
+    inside: Mapping[str, float]
 
     @staticmethod
     def of(
@@ -387,6 +422,7 @@ class _Known:
         exact: frozenset[str],
         inputs: Sequence[Tensor],
         halves: frozenset[str],
+        inside: Mapping[str, float],
     ) -> _Known:
         tensors = {t.name: t for t in inputs}
         return _Known(
@@ -401,6 +437,7 @@ class _Known:
             halves,
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
             early_loads(kernel),
+            inside,
         )
 
     def paired(self, products: Iterable[Eqn]) -> set[str]:
@@ -454,9 +491,8 @@ class _Known:
         return self.kernel.value_dims
 
     def read(self, x: Load) -> Loaded:
-        return Loaded(
-            x.dims, bytes_of(x, self.element_bytes), part_of(x.buffer, x.access), x.access, x.out in self.early
-        )
+        size = bytes_of(x, self.element_bytes) * self.inside.get(x.out, 1.0)
+        return Loaded(x.dims, size, part_of(x.buffer, x.access), x.access, x.out in self.early)
 
     def blocks(self, loads: Iterable[Load]) -> Iterator[Block]:
         """The blocks of these loads, each alone."""
@@ -464,7 +500,7 @@ class _Known:
             run = side_by_side(x, self.tensors.get(x.buffer))
             whole = bytes_of(x, self.element_bytes)
             apart = apart_bytes(x, run[-1], self.element_bytes) if run else whole
-            yield Block(x.dims, whole, run, apart, self.lines[x.out], 1)
+            yield Block(x.dims, whole, run, apart, self.lines[x.out], 1, self.inside.get(x.out, 1.0))
 
 
 def _segment(

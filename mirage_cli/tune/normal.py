@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from mirage_cli.codegen.access import descriptors, fetched_ahead, leading, relays, specialized, streamed
+from mirage_cli.ir.forms import at_schedule
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import (
     AtEnd,
@@ -20,7 +21,7 @@ from mirage_cli.ir.schedule import (
     block_sizes,
     on_matrix_units,
 )
-from mirage_cli.ir.unrolled import at_schedule, in_blocks
+from mirage_cli.ir.unrolled import in_blocks
 from mirage_cli.search.work import chunk_sizes
 
 
@@ -69,7 +70,7 @@ def _normalised(
     graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], released: bool
 ) -> KernelSchedule:
     """released: whether the kernel may let the one behind start early where its schedule says so."""
-    made = at_schedule(graph, k, s, sizes) if s.unroll else None
+    made = at_schedule(graph, k, s, sizes)
     if made is not None:
         own = _normalised(made.graph(graph), made.kernel, made.schedule(s), made.sizes(sizes), released)
         return made.original(own)
@@ -89,7 +90,7 @@ def _normalised(
     if s.patient:
         s = _with(s, patient=s.overlap and _behind_unreleased(graph, k))
     if s.descriptors:
-        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes)))
+        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes, narrow=True)))
     return _with(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
 
 

@@ -36,13 +36,12 @@ from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import (
     DEPTHS,
-    MORE_ROWS,
     choices,
     held_beside,
-    in_registers,
     least_columns,
     least_tile,
     orders_of,
+    other_forms,
 )
 from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
@@ -86,12 +85,19 @@ def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not; with windows in registers too. Where shared memory has no room for three stages,
-    with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
+    fit, and last those that may not; in other forms of the kernel too. Where shared memory has no room for three
+    stages, with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
     own = _ranked(m, sizes, target, split, by_arithmetic)
-    made = [*in_registers(m, sizes, MORE_ROWS)]
-    others = (((key, x.schedule(s)) for key, s in _ranked(x.model, x.sizes, target, split, False)) for x in made)
+    others = (_of_form(x, target, split, by_arithmetic) for x in other_forms(m, sizes, coarse=False))
     yield from (s for _, s in merge(own, *others, key=itemgetter(0)))
+
+
+def _of_form(
+    x: work.Formed, target: Target, split: int | None, by_arithmetic: bool
+) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
+    """Those of another form, as schedules of the kernel as it was."""
+    for key, s in _ranked(x.model, x.sizes, target, split, by_arithmetic):
+        yield key, x.form.original(s)
 
 
 def _ranked(
@@ -496,7 +502,7 @@ def _other_tiles(
     matrix = d in m.matrix_axes(sizes) and tile > 1
     least = max(1, least_columns(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
-        if other < least or d in m.batch_axes(sizes) or other >= 2 * max(sizes[d], cost.MIN_DOT):
+        if other < least or other >= 2 * max(sizes[d], cost.MIN_DOT) or not _may_have(m, d, other, sizes):
             continue
         changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
         yield changed
@@ -510,3 +516,10 @@ def _other_tiles(
             yield replace(changed, split=split)
             if warps in WARPS:
                 yield replace(changed, split=split, warps=warps)
+
+
+def _may_have(m: work.Model, d: str, count: int, sizes: Mapping[str, int]) -> bool:
+    """Whether blocks may have so many along an axis: of groups, those that are multiplied as one."""
+    several = m.groups(sizes)
+    one = several is not None and several.axis == d and several.many(count)
+    return count == 1 or one or d not in m.batch_axes(sizes)

@@ -62,6 +62,7 @@ FEATURES = {
     "loads of what lies in turns": "tl.split(",
     "and stores": "tl.reshape(tl.join(",
     "windows in registers": "i_y_rows",
+    "several groups of a product as one": "# [g_2*k, g_1*n]",
     "a value that goes on as it is stored": "as it is stored",
 }
 

@@ -206,12 +206,10 @@ def test_the_price_is_that_of_the_kernel_that_is_made() -> None:
     m = models(WIDE)["k0"]
     schedules = [planned(WIDE, f"b=1 y={n} x=4 c=64").kernels["k0"] for n in (4, 1, 7)]
     found = [float(predicted(m, s, WIDE.sizes, H200).us[0]) for s in schedules]
-    made = m.unrolled(4, WIDE.sizes)
+    made = m.formed(4, WIDE.sizes)
     assert made is not None
-    own, how = made
-    sizes = {**WIDE.sizes, **dict(how.axes)}
-    assert float(predicted(own, how.schedule(schedules[0]), sizes, H200).us[0]) == found[0]
-    assert how.original(how.schedule(schedules[0])).tiles == schedules[0].tiles
+    assert float(predicted(made.model, made.form.schedule(schedules[0]), made.sizes, H200).us[0]) == found[0]
+    assert made.form.original(made.form.schedule(schedules[0])).tiles == schedules[0].tiles
     mixed = [*schedules, replace(schedules[0], unroll=False), planned(WIDE, "b=1 y=56 x=4 c=64").kernels["k0"]]
     together = estimate(m, Batch.of(m, mixed, WIDE.sizes), WIDE.sizes, H200).us
     assert together[:3].tolist() == found and np.isfinite(together[3]) and np.isinf(together[4])

@@ -383,11 +383,14 @@ def with_all_terms_us(i: int) -> np.ndarray:
     return predicted_us(small_first()[i], H200)
 
 
-@pytest.mark.parametrize("term", [x for x in cost.TERMS if x not in ("late", "bits", "partial", "filled", "apart")])
+ELSEWHERE = ("late", "bits", "partial", "filled", "apart", "banks")
+
+
+@pytest.mark.parametrize("term", [x for x in cost.TERMS if x not in ELSEWHERE])
 def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
     """Of kernels that were measured. None of these has loads that come late or operands that are made of bits
-    (`tests/search/test_few_bits.py`), stores of every second element (`tests/search/test_partial.py`), or windows
-    (`tests/codegen/test_unrolled.py`)."""
+    (`tests/search/test_few_bits.py`), stores of every second element (`tests/search/test_partial.py`), windows
+    in registers (`tests/codegen/test_unrolled.py`) or several groups (`tests/search/test_banks.py`)."""
     without_us = (predicted_us(p, H200, frozenset({term})) for p in small_first())
     assert any((us != with_all_terms_us(i)).any() for i, us in enumerate(without_us))
 
