@@ -316,13 +316,16 @@ def named(names: Names, value: Value) -> Value:
 
 
 def read_through(a: Array, parts: Sequence[Part], dims: Sequence[Dim]) -> Array:
-    """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]])."""
+    """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]]). What lies outside of x is 0
+    all the same, where i may be there."""
     match a.how:
         case Applied(function, operands) if len(a.operands) == 1:
             given = (read_through(x, parts, dims) if isinstance(x, Array) else x for x in operands)
             return elementwise(function, *given, mask=a.mask)
         case Read(source, own) if all(dim in a.dims for terms, _ in own for dim, _ in terms if dim):
-            return read_through(source, [composed(x, a.dims, parts) for x in own], dims)
+            leaves_source = any(leaves_axis(size_of(d), x) for d, x in zip(source.dims, own, strict=True))
+            further = read if leaves_source else read_through
+            return further(source, [composed(x, a.dims, parts) for x in own], dims)
         case _:
             return read(a, parts, dims)
 

@@ -322,6 +322,7 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: x.flip(0, 1).flip(1, 0) * 2 + x.flip(1).flip(0), (torch.randn(3, 7),)),
         (lambda x: x.flip(1).cumsum(0).flip(1) + x.flip(1).cummax(1).values, (torch.randn(3, 7),)),
         (lambda x: torch.cat([torch.zeros(3, 1), x], 1).cumsum(1)[:, :-1] * 2, (torch.randn(3, 7),)),
+        (lambda x: torch.cat([x, torch.nn.functional.pad(x[:, 1:], (1, 0))], 0), (torch.randn(3, 7),)),
         (lambda x: (x * (x > 0)).flip(-1).cumsum(-1).flip(-1).cumsum(-1), (torch.randn(3, 7),)),
         (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
         (lambda x: x.cummax(1).indices, (torch.tensor([[1.0, 1.0, 0.0, 1.0, 3.0], [-2.0, -3.0, -3.0, -2.0, -1.0]]),)),
