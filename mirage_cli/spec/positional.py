@@ -14,6 +14,7 @@ from mirage_cli.spec.arrays import (
     Applied,
     Array,
     Axis,
+    Counted,
     Dim,
     Names,
     Part,
@@ -343,19 +344,32 @@ def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
 
 
 def are_looked_up(a: Array, tables: Sequence[Array]) -> bool:
-    """Whether a[tables], along a's first positions, is read by address: tables are inputs or views of them, and the
-    sizes there do not differ by call."""
+    """Whether a[tables], along a's first positions, is read by address: tables are inputs or views of them, or count
+    all positions there, and the sizes there do not differ by call."""
     firsts = [leaves(d) for d in a.dims[: len(tables)]]
     fixed = not any(x.size in a.trace.named for d in firsts for x in d)
-    return fixed and all(source(t).name for t in tables) and all(d and {*d} <= {*a.own} for d in firsts)
+    read = all(source(t).name or counts_all(t, n) for t, n in zip(tables, a.shape, strict=False))
+    return fixed and read and all(d and {*d} <= {*a.own} for d in firsts)
+
+
+def counts_all(index: Array, size: int) -> bool:
+    """Whether an index is 0, 1, 2, ... to the last of so many positions along one of its own, and varies along no
+    other."""
+    root = source(index)
+    if root.how != Counted(0, 1) or root.shape != (size,) or not root.dims[0]:
+        return False
+    return sum(d == root.dims[0] for d in index.dims) == 1
 
 
 def looked_up(a: Array, tables: Sequence[Array]) -> Array:
-    """a[tables], along a's first positions: what is there for each entry of tables, whose shapes broadcast. Raises
-    Unsupported."""
+    """a[tables], along a's first positions: what is there for each entry of tables, whose shapes broadcast. A table
+    that counts is the position itself. Raises Unsupported."""
     firsts, entries = a.dims[: len(tables)], in_step(tables)
     for d, table in zip(firsts, tables, strict=True):
-        a.trace.bound(source(table), size_of(d), d)
+        if source(table).name:
+            a.trace.bound(source(table), size_of(d), d)
+        else:
+            paired(d, table.held)
     taken = list(dict.fromkeys(x for table in tables for x in table.own))
     fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
     named_by = {x: n for n, d in enumerate(fresh.dims[: len(tables)]) for x in leaves(d)}
@@ -364,7 +378,10 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
     def make(names: Names, value: Value, *entries: Value) -> Value:
         at: dict[str, Value] = {}
         for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
-            at |= digits_of(names, first, leaves(table.held), entry)
+            if source(table).name:
+                at |= digits_of(names, first, leaves(table.held), entry)
+            else:
+                at |= zip(names.of(first), map(names.axis, leaves(table.held)), strict=True)
         order = names.in_memory(value, fresh)
         target = named(names, value)
         return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]

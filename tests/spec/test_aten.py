@@ -29,6 +29,8 @@ from tests.torch_programs import CASES
 
 aten = torch.ops.aten
 EXACTLY = {"rtol": 0.0, "atol": 0.0}
+SAMPLED = torch.randn(2, 3, 5, 6), torch.rand(2, 4, 7, 2) * 2.4 - 1.2
+"""Pictures, and places of them and around them."""
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 ROWS = torch.tensor([[3, 0], [6, 6], [1, 5]])
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
@@ -323,6 +325,15 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: x.flip(1).cumsum(0).flip(1) + x.flip(1).cummax(1).values, (torch.randn(3, 7),)),
         (lambda x: torch.cat([torch.zeros(3, 1), x], 1).cumsum(1)[:, :-1] * 2, (torch.randn(3, 7),)),
         (lambda x: torch.cat([x, torch.nn.functional.pad(x[:, 1:], (1, 0))], 0), (torch.randn(3, 7),)),
+        (lambda x: torch.nn.functional.fold(x, (6, 9), (3, 2), padding=(1, 0)), (torch.randn(2, 12, 48),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 8), (4, 4), stride=2, padding=1), (torch.randn(2, 32, 16),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 9), (3, 2), (1, 2), 1, 2), (torch.randn(2, 18, 20),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 9), (3, 2), dilation=(1, 2)), (torch.randn(18, 42),)),
+        (lambda x: torch.nn.functional.fold(x, (1, 14), (1, 6), stride=(1, 2)) / 2, (torch.randn(2, 6, 5),)),
+        (lambda x, y: torch.nn.functional.grid_sample(x, y, align_corners=False), SAMPLED),
+        (lambda x, y: torch.nn.functional.grid_sample(x, y, "nearest", "reflection", align_corners=True), SAMPLED),
+        (lambda x: torch.nn.functional.cross_entropy(x, torch.zeros(3, dtype=torch.long)), (torch.randn(3, 7),)),
+        (lambda x: torch.roll(x, 1, 0) / 3, (torch.tensor([[3], [-128], [127]], dtype=torch.int8),)),
         (lambda x: (x * (x > 0)).flip(-1).cumsum(-1).flip(-1).cumsum(-1), (torch.randn(3, 7),)),
         (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
         (lambda x: x.cummax(1).indices, (torch.tensor([[1.0, 1.0, 0.0, 1.0, 3.0], [-2.0, -3.0, -3.0, -2.0, -1.0]]),)),

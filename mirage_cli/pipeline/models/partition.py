@@ -70,9 +70,13 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
     known: set[Any] = set()
     unknown: set[Any] = set()
     early: set[Any] = set()  # in front of all
+    given: set[Any] = set()  # made of what the graph is given alone
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in remat for x in n.all_input_nodes):
+        of_given = all(x.op in GIVEN or is_size(x) or x in given for x in n.all_input_nodes)
+        if of_given and n in remat:
+            given.add(n)
+        if APART in n.meta and of_given:
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
@@ -87,7 +91,8 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue
-            if not any(u in known or u.op == "output" for u in {*n.users} - early):  # PyTorch makes it for itself
+            alone = not any(u in known or u.op == "output" for u in {*n.users} - early)
+            if n in given and alone:  # PyTorch makes it for itself
                 known.remove(n)
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
