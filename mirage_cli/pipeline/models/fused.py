@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any  # what an operator takes and makes is as its schema says
 
 import torch
-from torch._decomp import decompositions
+from torch._decomp.decompositions import _grid_sampler_2d  # pyright: ignore[reportPrivateUsage]
 from torch.nn import functional
 
 from mirage_cli.pipeline.models.attention import attention
@@ -68,7 +68,7 @@ def encoder_layer(
 WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         aten._transformer_encoder_layer_fwd.default: encoder_layer,
-        aten.grid_sampler_2d.default: partial(decompositions._grid_sampler_2d, _expand_grid=False),
+        aten.grid_sampler_2d.default: partial(_grid_sampler_2d, _expand_grid=False),
     }
 )
 """By operator: the same in others."""
