@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -475,11 +475,7 @@ def digits(dims: Sequence[Dim], parts: Sequence[Part], own: Container[Axis]) -> 
 
 def spread(axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[Axis, Digit]:
     """The index of a position, as one for each axis that the position has. Outside of the first is outside of all."""
-    steps: list[tuple[Axis, int]] = []
-    for dim, step in terms:
-        for x in leaves(dim)[::-1]:
-            steps.append((x, step))
-            step *= x.size
+    steps = [x for dim, step in terms for x in steps_of(dim, step)]
     found: dict[Axis, Digit] = {}
     for n, axis in enumerate(axes[::-1]):
         last = n == len(axes) - 1
@@ -490,6 +486,13 @@ def spread(axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) 
         steps = [(x, s // axis.size) for x, s in steps if (x, s) not in inner]
         offset //= axis.size
     return found
+
+
+def steps_of(dim: Dim, step: int = 1) -> Iterator[tuple[Axis, int]]:
+    """The axes of a dim with their steps, innermost first, where it has this step."""
+    for x in leaves(dim)[::-1]:
+        yield x, step
+        step *= x.size
 
 
 def reach(terms: Sequence[tuple[Axis, int]]) -> int:
@@ -517,6 +520,30 @@ def sliced(a: Array, position: int, start: int, size: int, step: int = 1) -> Arr
     parts, dims = whole(a), [*a.dims]
     parts[at], dims[at] = ([(new, step)], start), new
     return read(a, parts, dims)
+
+
+def rolled(a: Array, position: int, start: int) -> Array:
+    """a[(i + start) % n] along a position of n places."""
+    if a.mask:
+        return as_number(lambda number: rolled(number, position, start), a)
+    at = position % len(a.dims)
+    dim, place, n = a.dims[at], (Axis(a.shape[at]),), a.shape[at]
+    dims = [place if d == at else own for d, own in enumerate(a.dims)]
+    if not {*leaves(dim)} <= {*a.own}:
+        return concatenated([sliced(a, at, start, n - start), sliced(a, at, 0, start)], at)
+    held = tuple(place[0] if x == leaves(dim)[0] else x for x in a.own if x not in leaves(dim)[1:])
+
+    def make(names: Names, value: Value) -> Value:
+        total = Digit([*steps_of(place)], start).value(names) % n
+        index: dict[str, Value | int] = {names.of([x])[0]: names.axis(x) for x in a.own}
+        axes, inner = leaves(dim), n
+        for x in axes:
+            inner //= x.size
+            over = total // inner if inner > 1 else total
+            index[names.of([x])[0]] = over % x.size if x is not axes[0] else over
+        return named(names, value)[tuple(index[d] for d in names.in_memory(value, a))]
+
+    return a.trace.add(Array(a.trace, tuple(dims), held, (a,), make))
 
 
 def selected(a: Array, position: int, index: int) -> Array:
