@@ -34,8 +34,8 @@ def grows_with_exponentials(plain: Form, safe: Form) -> bool:
     Such a value is as large as the exponentials themselves. To subtract their maximum gains nothing, and loses much:
     exp(max a) overflows where exp(a - max a) is 0, and their product is a NaN.
     """
-    written = _atoms([plain])
-    return any(a.kind == "exp" and _is_maximum(a.args[0]) and a not in written for a in _atoms([safe]))
+    written = atoms_of([plain])
+    return any(a.kind == "exp" and _is_maximum(a.args[0]) and a not in written for a in atoms_of([safe]))
 
 
 def _operand(a: Arg, forms: Mapping[str, Form]) -> Form | Number:
@@ -53,7 +53,7 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
     out, its terms cancel, and float32 does not have what they leave.
     """
     shifts: dict[Form, frozenset[str]] = {}
-    here = _atoms(forms.values())
+    here = atoms_of(forms.values())
     for atom in [a for a in algebra.atoms.values() if a in here]:
         if atom.kind == "sum":
             for factor, _ in atom.args[1]:
@@ -85,7 +85,7 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
     return _rewritten(algebra, forms, lambda atom: shift_of(atom) is not None, shifted)
 
 
-def _atoms(forms: Iterable[Form]) -> set[Atom]:
+def atoms_of(forms: Iterable[Form]) -> set[Atom]:
     """Every atom in some forms, at any depth."""
     found: set[Atom] = set()
     todo = [a for f in forms for mono, _ in f.terms for a, _ in mono]

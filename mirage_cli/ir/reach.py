@@ -37,6 +37,8 @@ Leaf = tuple[str, str]
 the loop."""
 SAMPLES = 17
 """Positions along an axis, or integers of a tensor, that stand for all."""
+MOST_SAMPLES = 17**3
+"""Places that stand for all that several axes and integers have together: of more than three, each has fewer."""
 MAX_INTEGER = 1 << 30
 """Of tables that declare no end: positions are counted in 32 bits."""
 
@@ -167,7 +169,8 @@ def visited(
     And of axes, the positions of one tile, for masks that leave out all of a loop. tile: of the loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     many = rows or {}
-    samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1))) is not None}
+    each = max(2, min(SAMPLES, int(MOST_SAMPLES ** (1 / max(len(leaves), 1)) + 1e-9)))
+    samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1), each)) is not None}
     known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
         return Visited()
@@ -209,15 +212,17 @@ def _extreme(x: Limit, at: Mapping[Leaf, Samples], tiles: Mapping[str, int]) -> 
     return np.asarray(x.limit.constant + sum(terms) + ahead, np.float64)
 
 
-def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int) -> Samples | None:
-    """Some of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0 and
-    1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours."""
+def _samples(
+    leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int, samples: int
+) -> Samples | None:
+    """So many of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0
+    and 1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours."""
     kind, name = leaf
     if kind == "size":
         size = np.asarray([sizes[name]], np.float64)
         return size, size
     if kind == "index":
-        positions = np.linspace(0, max(sizes[name] - rows, 0), SAMPLES)
+        positions = np.linspace(0, max(sizes[name] - rows, 0), samples)
         return positions, positions
     t = integers.get(name)
     most = below(t, sizes) if t is not None else None
@@ -227,9 +232,9 @@ def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor
     if count == 1:
         only = np.asarray([most - 1], np.float64)  # as `verify.testdata` has it where figures of speed count
         return only, only
-    drawn = skewed(SAMPLES, most) if t.drawn == "skewed" else np.linspace(0, most - 1, SAMPLES)
+    drawn = skewed(samples, most) if t.drawn == "skewed" else np.linspace(0, most - 1, samples)
     spread = min(1.0, (rows - 1) / (count if t.drawn == "sorted" else rows + 1))
-    places = np.linspace(0, 1, SAMPLES)
+    places = np.linspace(0, 1, samples)
     least, most_of = (np.interp(places * (1 - spread) + more, places, np.sort(drawn)) for more in (0, spread))
     return least, most_of
 

@@ -19,6 +19,8 @@ from mirage_cli.ir.positions import position_of
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
 
+DIVISIONS = ("floor_divide", "remainder")
+
 
 def selected(program: Program) -> Program | None:
     """A lowered program that reads the one position which a mask leaves of an axis; None where there is none."""
@@ -60,12 +62,12 @@ class _Selected(Rewriter):
         return None
 
     def place(self, mask: str, axis: str) -> Index | None:
-        """The position along an axis that a comparison asks for, where it is one everywhere. Of numbers beyond 1 and -1
-        the verifier's fields take comparisons for random."""
+        """The position along an axis that a comparison asks for, where it is one everywhere. The verifier's fields take
+        for random: comparisons of numbers beyond 1 and -1, quotients and remainders that no `index` counts."""
         e = self.known[mask]
         if not isinstance(e, Eqn) or e.op != "eq":
             return None
-        eqns = {name: x for name, x in self.known.items() if isinstance(x, Eqn)}
+        eqns = {name: x for name, x in self.known.items() if isinstance(x, Eqn) and x.op not in DIVISIONS}
         left, right = (position_of(a, eqns) for a in e.args)
         if left is None or right is None:
             return None

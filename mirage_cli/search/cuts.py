@@ -68,6 +68,7 @@ CUTS: Mapping[str, str] = {
     "stores a partial result as a whole": "A chunk of a split axis would store its part as the whole.",
     "reduces a grid axis": "A sum would run over an axis that is cut over program instances, which do not meet.",
     "leaves a loop without a reduction": "A tile of a loop would be used behind the loop, where it is gone.",
+    "adds up again what it compares": "A sum would be compared with what rests on the same sum of another kernel.",
     "needed before it is known": "A loop would use what a later loop makes.",
     "an operator of the program fits no kernel": "No roles of the axes suit an operator of the program.",
     "an operator of the program needs its own result": "The program's operators cannot be put in an order.",

@@ -33,6 +33,7 @@ from mirage_cli.search.least import LeastWork
 from mirage_cli.search.roles import Costed, Implementation, Roles, implementations
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
+from mirage_cli.search.twice import sums_again
 from mirage_cli.search.unmerged import without_merges
 from mirage_cli.target.gpus import Target
 
@@ -354,6 +355,9 @@ class _Search:
         """What implements an expansion, and fits. enough: whether there are enough with these roles."""
         found: list[Costed] = []
         self.ask()
+        if sums_again(e, self.d.program.dtype):
+            self.space.cuts["adds up again what it compares"] += 1
+            return found
         for made in implementations(self.space, e, self.sizes, enough):
             self.ask()
             self.enumerated += 1

@@ -286,9 +286,10 @@ def _storable(planner: Planner, targets: tuple[Form, ...], memory: frozenset[For
 
 
 def ordered(kernels: Iterable[Costed]) -> list[Costed] | None:
-    """Every kernel after those whose results it reads; None where they wait for each other."""
+    """Every kernel after those whose results it reads; None where they wait for each other. A result that is an input,
+    read at other places, is read from that."""
     left = list(kernels)
-    missing = {f for c in left for f in c.implementation.targets}
+    missing = {f for c in left for f in c.implementation.targets if f.atom is None or f.atom.kind != "input"}
     found: list[Costed] = []
     while left:
         ready = [c for c in left if not (missing - set(c.implementation.targets)) & set(c.implementation.leaves)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from mirage_cli.algebra.canonical import Atom, Form
+from mirage_cli.algebra.safe import atoms_of
 from mirage_cli.ir.access import Access, atom_index, dims_of
 from mirage_cli.ir.mugraph import Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.search.expand import Expansion
 
 Sums = frozenset[tuple[Hashable, str]]
 """The sums that a value rests on: what they are, and where they got their last digits: the kernel and the name under
@@ -34,8 +38,7 @@ def summed_twice(graph: MuGraph, named: Container[str]) -> bool:
         behind = {x.out: sums.get(x.buffer, frozenset()) for x in k.loads}
         computed = {x.out: numbering.loaded(x) for x in k.loads}
         for e in k.body:
-            told = OPS[e.op].compares or (OPS[e.op].shift and graph.dtype == "float32")
-            if told and _apart(*(behind[a] for a in e.values)):
+            if _told(e.op, graph.dtype) and _apart(*(behind[a] for a in e.values)):
                 return True
             what = computed[e.out] = numbering.computed(e, computed)
             under = frozenset[tuple[Hashable, str]]().union(*(behind[a] for a in e.values))
@@ -47,6 +50,36 @@ def summed_twice(graph: MuGraph, named: Container[str]) -> bool:
             sums[s.buffer] = rounded if s.buffer in narrow else behind[s.value]
             numbering.store(s, computed[s.value])
     return False
+
+
+def sums_again(e: Expansion, dtype: str) -> bool:
+    """Whether a kernel adds up again what one of its leaves rests on, and the two meet as in `summed_twice`, of a
+    program of this type. So no plan has to be made of it."""
+    inside: dict[Form, frozenset[Atom]] = {}
+    outside = {f: _sums(f) for f in e.leaves}
+    for f, node in e.chosen:
+        own = [s for s in node.steps if s.op in ("sum", "dot")]
+        made = frozenset(_own_sums(f)) if own else frozenset[Atom]().union(*(inside.get(c, ()) for c in node.children))
+        read = frozenset[Atom]().union(*(outside.get(c, ()) for c in node.children))
+        if made & read and any(_told(s.op, dtype) for s in node.steps):
+            return True
+        inside[f], outside[f] = made, frozenset[Atom]() if own else read
+    return False
+
+
+def _told(op: str, dtype: str) -> bool:
+    """Whether last digits tell in what an operator makes."""
+    return OPS[op].compares or (OPS[op].shift and dtype == "float32")
+
+
+def _own_sums(f: Form) -> set[Atom]:
+    return {a for mono, _ in f.terms for a, _ in mono if a.kind == "sum"}
+
+
+@lru_cache(1 << 14)
+def _sums(f: Form) -> frozenset[Atom]:
+    """The sums that a class rests on."""
+    return frozenset(a for a in atoms_of([f]) if a.kind == "sum")
 
 
 def _apart(*values: Sums) -> bool:

@@ -255,7 +255,7 @@ class Graph:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The functions of the spec language. What they make of numbers alone is a number."""
+    """The functions of the spec language. What they make of numbers alone is a number. A mask that is known chooses."""
     if name not in FUNCTIONS and name != PAD:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -263,6 +263,9 @@ def __getattr__(name: str) -> Callable[..., Any]:
         if name in OPS and not options and all(isinstance(x, int | float) for x in args):
             with np.errstate(all="ignore"):
                 return np.asarray(OPS[name].ref(*args)).item()
+        if len(args) > 1 and isinstance(args[0], bool):
+            known, x, y = args
+            return x if known else y  # type: ignore[return-value]
 
         def build(*nodes: ast.expr) -> ast.expr:
             keywords = [ast.keyword(k, x) for k, x in zip(options, nodes[len(args) :], strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -14,6 +14,7 @@ from mirage_cli.spec.arrays import (
     Applied,
     Array,
     Axis,
+    Counted,
     Dim,
     Names,
     Part,
@@ -316,13 +317,16 @@ def named(names: Names, value: Value) -> Value:
 
 
 def read_through(a: Array, parts: Sequence[Part], dims: Sequence[Dim]) -> Array:
-    """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]])."""
+    """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]]). What lies outside of x is 0
+    all the same, where i may be there."""
     match a.how:
         case Applied(function, operands) if len(a.operands) == 1:
             given = (read_through(x, parts, dims) if isinstance(x, Array) else x for x in operands)
             return elementwise(function, *given, mask=a.mask)
         case Read(source, own) if all(dim in a.dims for terms, _ in own for dim, _ in terms if dim):
-            return read_through(source, [composed(x, a.dims, parts) for x in own], dims)
+            leaves_source = any(leaves_axis(size_of(d), x) for d, x in zip(source.dims, own, strict=True))
+            further = read if leaves_source else read_through
+            return further(source, [composed(x, a.dims, parts) for x in own], dims)
         case _:
             return read(a, parts, dims)
 
@@ -340,19 +344,32 @@ def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
 
 
 def are_looked_up(a: Array, tables: Sequence[Array]) -> bool:
-    """Whether a[tables], along a's first positions, is read by address: tables are inputs or views of them, and the
-    sizes there do not differ by call."""
+    """Whether a[tables], along a's first positions, is read by address: tables are inputs or views of them, or count
+    all positions there, and the sizes there do not differ by call."""
     firsts = [leaves(d) for d in a.dims[: len(tables)]]
     fixed = not any(x.size in a.trace.named for d in firsts for x in d)
-    return fixed and all(source(t).name for t in tables) and all(d and {*d} <= {*a.own} for d in firsts)
+    read = all(source(t).name or counts_all(t, n) for t, n in zip(tables, a.shape, strict=False))
+    return fixed and read and all(d and {*d} <= {*a.own} for d in firsts)
+
+
+def counts_all(index: Array, size: int) -> bool:
+    """Whether an index is 0, 1, 2, ... to the last of so many positions along one of its own, and varies along no
+    other."""
+    root = source(index)
+    if root.how != Counted(0, 1) or root.shape != (size,) or not root.dims[0]:
+        return False
+    return sum(d == root.dims[0] for d in index.dims) == 1
 
 
 def looked_up(a: Array, tables: Sequence[Array]) -> Array:
-    """a[tables], along a's first positions: what is there for each entry of tables, whose shapes broadcast. Raises
-    Unsupported."""
+    """a[tables], along a's first positions: what is there for each entry of tables, whose shapes broadcast. A table
+    that counts is the position itself. Raises Unsupported."""
     firsts, entries = a.dims[: len(tables)], in_step(tables)
     for d, table in zip(firsts, tables, strict=True):
-        a.trace.bound(source(table), size_of(d), d)
+        if source(table).name:
+            a.trace.bound(source(table), size_of(d), d)
+        else:
+            paired(d, table.held)
     taken = list(dict.fromkeys(x for table in tables for x in table.own))
     fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
     named_by = {x: n for n, d in enumerate(fresh.dims[: len(tables)]) for x in leaves(d)}
@@ -361,7 +378,10 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
     def make(names: Names, value: Value, *entries: Value) -> Value:
         at: dict[str, Value] = {}
         for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
-            at |= digits_of(names, first, leaves(table.held), entry)
+            if source(table).name:
+                at |= digits_of(names, first, leaves(table.held), entry)
+            else:
+                at |= zip(names.of(first), map(names.axis, leaves(table.held)), strict=True)
         return element_at(names, value, names.in_memory(value, fresh), at)
 
     return a.trace.add(Array(a.trace, (*entries, *fresh.dims[len(tables) :]), tuple(held), (fresh, *tables), make))
@@ -457,11 +477,7 @@ def digits(dims: Sequence[Dim], parts: Sequence[Part], own: Container[Axis]) -> 
 
 def spread(axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[Axis, Digit]:
     """The index of a position, as one for each axis that the position has. Outside of the first is outside of all."""
-    steps: list[tuple[Axis, int]] = []
-    for dim, step in terms:
-        for x in leaves(dim)[::-1]:
-            steps.append((x, step))
-            step *= x.size
+    steps = [x for dim, step in terms for x in steps_of(dim, step)]
     found: dict[Axis, Digit] = {}
     for n, axis in enumerate(axes[::-1]):
         last = n == len(axes) - 1
@@ -472,6 +488,13 @@ def spread(axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) 
         steps = [(x, s // axis.size) for x, s in steps if (x, s) not in inner]
         offset //= axis.size
     return found
+
+
+def steps_of(dim: Dim, step: int = 1) -> Iterator[tuple[Axis, int]]:
+    """The axes of a dim with their steps, innermost first, where it has this step."""
+    for x in leaves(dim)[::-1]:
+        yield x, step
+        step *= x.size
 
 
 def reach(terms: Sequence[tuple[Axis, int]]) -> int:
@@ -499,6 +522,30 @@ def sliced(a: Array, position: int, start: int, size: int, step: int = 1) -> Arr
     parts, dims = whole(a), [*a.dims]
     parts[at], dims[at] = ([(new, step)], start), new
     return read(a, parts, dims)
+
+
+def rolled(a: Array, position: int, start: int) -> Array:
+    """a[(i + start) % n] along a position of n places."""
+    if a.mask:
+        return as_number(lambda number: rolled(number, position, start), a)
+    at = position % len(a.dims)
+    dim, place, n = a.dims[at], (Axis(a.shape[at]),), a.shape[at]
+    dims = [place if d == at else own for d, own in enumerate(a.dims)]
+    if not {*leaves(dim)} <= {*a.own}:
+        return concatenated([sliced(a, at, start, n - start), sliced(a, at, 0, start)], at)
+    held = tuple(place[0] if x == leaves(dim)[0] else x for x in a.own if x not in leaves(dim)[1:])
+
+    def make(names: Names, value: Value) -> Value:
+        total = Digit([*steps_of(place)], start).value(names) % n
+        index: dict[str, Value | int] = {names.of([x])[0]: names.axis(x) for x in a.own}
+        axes, inner = leaves(dim), n
+        for x in axes:
+            inner //= x.size
+            over = total // inner if inner > 1 else total
+            index[names.of([x])[0]] = over % x.size if x is not axes[0] else over
+        return named(names, value)[tuple(index[d] for d in names.in_memory(value, a))]
+
+    return a.trace.add(Array(a.trace, tuple(dims), held, (a,), make))
 
 
 def selected(a: Array, position: int, index: int) -> Array:

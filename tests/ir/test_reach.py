@@ -23,7 +23,7 @@ from mirage_cli.ir.masked import program_bytes as moved
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Drawn, Program, Tensor
-from mirage_cli.ir.reach import Limit, idle, limits, visited
+from mirage_cli.ir.reach import SAMPLES, Limit, Linear, idle, limits, visited
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
@@ -521,6 +521,15 @@ def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean
     assert mean < left.in_work(16) < left.in_work(4) < left.in_work(2) < 1.0
     assert left.in_work(400) == pytest.approx(mean, abs=0.02)
     assert visited(found, {"h": 2, "s": 400}, {})[:2] == (1.0, 1.0)
+
+
+def test_positions_along_many_axes_stand_for_all_in_bounds() -> None:
+    """Each has fewer where a mask depends on more."""
+    of_axes = [Linear(tuple((("index", f"a{i}"), 1) for i in range(n)), 0) for n in (2, 6)]
+    sizes = {"s": 600, **{f"a{i}": 100 for i in range(6)}}
+    few, many = (visited([Limit("mask", False, x)], ["s"], sizes, {}) for x in of_axes)
+    assert (few.ends.size, many.ends.size) == (SAMPLES**2, 4**6)
+    assert (few.mean, many.mean) == (pytest.approx(100 / 600, abs=0.01), pytest.approx(298 / 600, abs=0.01))
 
 
 @pytest.mark.parametrize(

@@ -196,3 +196,22 @@ def test_a_cache_that_is_read_before_is_not_put_in_place() -> None:
     assert all(n.target == torch.ops.aten.copy_.default for n in calls(made.graph) if changed(n))
     before, total = made(x)
     assert before.eq(2).all() and total.eq(6).all()
+
+
+def test_rows_of_a_cache_of_bytes_are_written() -> None:
+    """Bytes that are copied stay what they are, and how far the numbers of rows go does not matter."""
+
+    def write(x: torch.Tensor, cache: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor) -> None:
+        scale = x.abs().amax(-1) / 127
+        cache.index_copy_(0, rows, (x / scale[:, None]).round().clamp(-127, 127).to(torch.int8))
+        scales.index_copy_(0, rows, scale)
+
+    given = torch.randn(3, 8), torch.zeros(16, 8, dtype=torch.int8), torch.zeros(16), torch.tensor([3, 15, 0])
+    found = cut(exported(as_module(write), given))
+    assert found.left == {} and len(found.regions) == 1
+    (region,) = found.regions
+    mine, theirs = ([x.clone() for x in given] for _ in range(2))
+    setattr(found.model, region.module, Interpreted(found.model.get_submodule(region.module), region))
+    found.model(*mine)
+    write(*theirs)
+    assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))

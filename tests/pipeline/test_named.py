@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import mirage_cli
-from mirage_cli.pipeline.models import named
+from mirage_cli.pipeline.models import named, regions
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.named import raise_unless
@@ -207,6 +207,38 @@ def test_rows_that_are_named_by_what_kernels_work_out_are_looked_up(monkeypatch:
     (check,) = (n for n in calls(found.model.graph) if n.target is raise_unless)
     assert "names no row" in check.args[1]
     torch.testing.assert_close(faster(x, words), model(x, words))
+
+
+BETWEEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the row in front": lambda x, at: x[at.floor().long()[:, None]] * (at - at.floor().long())[:, None, None],
+    "both": lambda x, at: x[low := at.floor().long()] * (low + 1 - at)[:, None] + x[low + 1] * (at - low)[:, None],
+}
+"""What reads rows beside places between them, and computes with the numbers of the rows too."""
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_rows_beside_places_are_looked_up_behind_the_kernel_that_works_them_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    x, at, model = torch.randn(40, 8), torch.rand(20) * 38, as_module(BETWEEN[name])
+    found, faster = interpreted(model, (x, at))
+    assert len(found.regions) >= 2 and not any("sum(" in r.graph.text() for r in found.regions)
+    torch.testing.assert_close(faster(x, at), model(x, at))
+
+
+def test_rows_that_are_named_beside_positions_that_are_counted_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each batch and head their own, as samples of pictures have it."""
+    monkeypatch.setattr(named, "MANY_COMPARISONS", 100)
+    b, h = torch.arange(2)[:, None, None], torch.arange(3)
+    x, at = torch.randn(2, 7, 6, 12), torch.randint(0, 6, (2, 5, 3))
+    for model in (
+        lambda x, i: x.view(2, 7, 6, 3, 4)[b, i, i, h],
+        lambda x, i: x.view(2, 7, 6, 3, 4)[b, i, i - i // 6, h],
+    ):
+        found, faster = interpreted(as_module(model), (x, at))
+        assert not any("sum(" in r.graph.text() for r in found.regions) and found.regions
+        torch.testing.assert_close(faster(x, at), model(x, at))
 
 
 def test_rows_of_a_long_table_that_are_named_by_what_is_worked_out_are_looked_up() -> None:
@@ -435,3 +467,14 @@ def test_rows_are_as_many_as_an_axis_is_long() -> None:
     (table,) = (t for t in region.program.inputs if t.dtype == "int64")
     assert isinstance(table.below, str)
     assert region.program.sizes[table.below] == 100003
+
+
+def test_forms_beyond_pythons_recursion_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a loop in Python, one behind another, are some hundred operators deep."""
+
+    def deep(*_: object) -> str:
+        raise RecursionError
+
+    monkeypatch.setattr(regions, "computed_hash", deep)
+    found = cut(exported(as_module(lambda x: x.exp() * 2), (torch.randn(3),)))
+    assert not found.regions and "one behind another" in next(iter(found.left.values()))

@@ -486,3 +486,24 @@ def test_what_is_divided_by_a_sum_is_divided_behind_the_product() -> None:
     graph = result.candidates[0].graph
     assert [len(place(k).loops) for k in graph.kernels] == [1]
     assert check_equivalence(program, graph, 0).ok
+
+
+GATHERED = """
+name: gathered
+dims: {n: 1200, d: 128, c: 2, v: 1024}
+dtype: float32
+inputs: {X: [n, d], B: [c, v, d], I: {dims: [n], dtype: int64, below: v}, S: [v]}
+program: |
+  Y = 0.0 + B[0, I[n], d]
+  R = X - Y
+  A = sum(square(R), d) - dot(R * 2, B[1, v, d], d) + S
+  J = min(where(A == min(A, v), index(v), 1024), v)
+outputs: {Y: [n, d], R: [n, d], J: {dims: [n], dtype: int64}}
+"""
+
+
+def test_an_output_that_is_what_an_input_holds_elsewhere_is_waited_for_by_nobody() -> None:
+    """The product reads rows of the input, whichever kernel stores them."""
+    result = search(lower(parse_spec(GATHERED).at()), H100)
+    assert result.stopped == "exhausted"
+    assert any(len(c.graph.kernels) == 2 for c in result.candidates)

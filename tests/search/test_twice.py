@@ -226,3 +226,26 @@ outputs: {R: {dims: [q, n], dtype: int32}}
     for c in found.candidates:
         scores = [e for k in c.graph.kernels for e in k.body if e.op == "dot" and {"m", "n"} & set(e.dims)]
         assert len(scores) < 2, str(c.graph)
+
+
+NEAREST = """
+name: nearest
+dims: {b: 8, m: 4096, n: 1024, d: 3}
+dtype: float32
+inputs: {X: [b, m, d], Y: [b, n, d]}
+program: |
+  D = sum(square(X - Y), d)
+  L = min(D, n)
+  I = min(where(D == L, index(n), 1024), n)
+  M = mean(L, m)
+outputs: {I: {dims: [b, m], dtype: int64}, M: [b]}
+"""
+
+
+def test_what_is_ranked_is_added_up_where_its_extremum_is() -> None:
+    """The distances are no tensor, and the kernel that finds the nearest one does not read how near it is."""
+    result = search(lower(parse_spec(NEAREST).at()), find_target("h100"))
+    best = result.candidates[0]
+    assert len(best.graph.kernels) == 2
+    assert not any({"m", "n"} <= {*t.dims} for t in best.graph.buffers)
+    assert result.pruned["adds up again what it compares"] > 0

@@ -29,6 +29,8 @@ from tests.torch_programs import CASES
 
 aten = torch.ops.aten
 EXACTLY = {"rtol": 0.0, "atol": 0.0}
+SAMPLED = torch.randn(2, 3, 5, 6), torch.rand(2, 4, 7, 2) * 2.4 - 1.2
+"""Pictures, and places of them and around them."""
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 ROWS = torch.tensor([[3, 0], [6, 6], [1, 5]])
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
@@ -265,6 +267,19 @@ def test_words_of_which_bits_are_read_have_all_of_them_set_in_test_data() -> Non
     torch.testing.assert_close(found, unpacked(*given[:2], given[2].double()))
 
 
+def test_a_scatter_of_many_numbers_among_many_places_is_pytorchs() -> None:
+    """Each place would be compared with each number."""
+    x, rows = torch.zeros(1 << 10, 1 << 10), torch.arange(65).expand(1 << 10, 65)
+    with pytest.raises(Unsupported, match="a scatter that compares"):
+        whole(lambda x, i: x.scatter(1, i, 2.0) * 2, (x, rows))
+    assert whole(lambda x, i: x.scatter(1, i, 2.0) * 2, (x, rows[:, :64]))
+
+
+def test_what_is_rolled_is_read_once_around_the_end() -> None:
+    _, traced = whole(lambda x: torch.roll(x, 3, 1) + torch.roll(x, -1, 0), (torch.randn(5, 7),))
+    assert "X0[a0, (a1 + 4) % 7] + X0[(a0 + 1) % 5, a1]" in traced.graph.text()
+
+
 def test_what_is_padded_is_no_constant() -> None:
     """Along an axis of one position a tensor is constant, and outside of it there are zeros."""
     _, traced = whole(lambda x: torch.nn.functional.pad(x[:, None], (0, 0, 1, 2)) + 1, (torch.randn(3, 4),))
@@ -344,6 +359,24 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: x.flip(0, 1).flip(1, 0) * 2 + x.flip(1).flip(0), (torch.randn(3, 7),)),
         (lambda x: x.flip(1).cumsum(0).flip(1) + x.flip(1).cummax(1).values, (torch.randn(3, 7),)),
         (lambda x: torch.cat([torch.zeros(3, 1), x], 1).cumsum(1)[:, :-1] * 2, (torch.randn(3, 7),)),
+        (lambda x: torch.cat([x, torch.nn.functional.pad(x[:, 1:], (1, 0))], 0), (torch.randn(3, 7),)),
+        (lambda x: torch.nn.functional.fold(x, (6, 9), (3, 2), padding=(1, 0)), (torch.randn(2, 12, 48),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 8), (4, 4), stride=2, padding=1), (torch.randn(2, 32, 16),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 9), (3, 2), (1, 2), 1, 2), (torch.randn(2, 18, 20),)),
+        (lambda x: torch.nn.functional.fold(x, (8, 9), (3, 2), dilation=(1, 2)), (torch.randn(18, 42),)),
+        (lambda x: torch.nn.functional.fold(x, (1, 14), (1, 6), stride=(1, 2)) / 2, (torch.randn(2, 6, 5),)),
+        (lambda x, y: torch.nn.functional.grid_sample(x, y, align_corners=False), SAMPLED),
+        (lambda x, y: torch.nn.functional.grid_sample(x, y, "nearest", "reflection", align_corners=True), SAMPLED),
+        (lambda x: torch.nn.functional.cross_entropy(x, torch.zeros(3, dtype=torch.long)), (torch.randn(3, 7),)),
+        (lambda x: torch.roll(x, (1, -2), (0, 1)) + torch.roll(x, -1, 1), (torch.randn(3, 6),)),
+        (lambda x: torch.roll(x, 2, 1).view(2, 3, 2, 5).sum(2), (torch.randn(2, 6, 5),)),
+        (
+            lambda x: torch.roll(x.view(2, 3, 2, 5).exp().view(2, 6, 5), 3, 1).view(2, 3, 2, 5).sum(1),
+            (torch.randn(2, 6, 5),),
+        ),
+        (lambda x: torch.roll((x[:, :1] > 0).expand(3, 4), 1, 0) & torch.roll(x > 1, 3, 1), (torch.randn(3, 4),)),
+        (lambda x: torch.roll(torch.roll(x, 2, 0), -2, 0) - torch.roll(x.T, 1, 0).T, (torch.randn(5, 4),)),
+        (lambda x: torch.roll(x, 1, 0) / 3, (torch.tensor([[3], [-128], [127]], dtype=torch.int8),)),
         (lambda x: (x * (x > 0)).flip(-1).cumsum(-1).flip(-1).cumsum(-1), (torch.randn(3, 7),)),
         (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
         (lambda x: x.cummax(1).indices, (torch.tensor([[1.0, 1.0, 0.0, 1.0, 3.0], [-2.0, -3.0, -3.0, -2.0, -1.0]]),)),

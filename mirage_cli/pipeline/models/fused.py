@@ -1,12 +1,15 @@
-"""PyTorch's own fused layers, which its modules call where no gradient is asked for, written out in other operators."""
+"""PyTorch's operators that it does not decompose in an export, written out in others: its fused layers, which modules
+call where no gradient is asked for, and samples of pictures between their places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any  # what an operator takes and makes is as its schema says
 
 import torch
+from torch._decomp.decompositions import _grid_sampler_2d  # pyright: ignore[reportPrivateUsage]
 from torch.nn import functional
 
 from mirage_cli.pipeline.models.attention import attention
@@ -63,6 +66,9 @@ def encoder_layer(
 
 
 WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {aten._transformer_encoder_layer_fwd.default: encoder_layer}
+    {
+        aten._transformer_encoder_layer_fwd.default: encoder_layer,
+        aten.grid_sampler_2d.default: partial(_grid_sampler_2d, _expand_grid=False),
+    }
 )
 """By operator: the same in others."""

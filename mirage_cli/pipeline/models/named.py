@@ -146,9 +146,9 @@ def from_ends(graph: torch.fx.Graph) -> list[Any]:
 
 
 def looks_up(read: Any) -> bool:
-    """Whether what is read is named by what the graph is given, or works out where that is worth a kernel. Numbers else
-    are compared with each row's."""
-    several = row_of(read).named(read)
+    """Whether what is read is named by what the graph is given, or works out where that is worth a kernel, beside
+    numbers that are counted. Numbers else are compared with each row's."""
+    several = [named for named in row_of(read).named(read) if counted(named.index) is None]
     return all(moved_from(named.index).op in GIVEN or is_worked_out(read, named) for named in several)
 
 

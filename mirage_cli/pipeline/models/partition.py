@@ -91,7 +91,8 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue
-            if not any(u in known or u.op == "output" for u in {*n.users} - early):  # PyTorch makes it for itself
+            alone = not any(u in known or u.op == "output" for u in {*n.users} - early)
+            if n in given and alone:  # PyTorch makes it for itself
                 known.remove(n)
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])

@@ -169,7 +169,8 @@ def decompositions(graph: torch.fx.Graph) -> dict[Any, Any]:
     unknown = {n.target for n in calls(graph) if not supported(n)}
     if not unknown:
         return {}
-    table = pytorchs_table(frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten"))
+    others = frozenset(op for op in unknown if getattr(op, "namespace", "aten") != "aten")
+    table = {**pytorchs_table(others), **WRITTEN_OUT}
     in_python = {op: partial(op._op_dk, COMPOSITE) for op in unknown if is_for_each(op) or is_in_python(op)}
     return {op: table[op] for op in unknown if op in table} | in_python
 
@@ -392,13 +393,15 @@ def region_of(
         )
         graph = placed.traced.graph
         program = graph.program()
+        graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
     except Unsupported as error:
         return Refused(str(error), part.index(error.maker) if error.maker in part else None)
     except ComputedAgain as error:
         return Refused(str(error), None, tuple(map(part.index, error.products)))
     except SpecError as error:
         return Refused(error.diagnostics[0].message, None)
-    graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
+    except RecursionError:  # of forms that hold each other
+        return Refused("more operators one behind another than are taken at once", None)
     program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **axes}

@@ -40,6 +40,9 @@ from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, diagonal, unsqueeze
 
 aten = Rows()
+MOST_WRITTEN, MANY_COMPARISONS = 64, 1 << 26
+"""Numbers that each place is compared with where a scatter writes, at most, unless there are few places: PyTorch writes
+at those that they name alone."""
 AGAIN = "what is written may be written again"
 
 
@@ -170,7 +173,8 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     tables = [i for _, i in given]
     if (made := counted(x, tables)) is not None:
         return with_named_at(made, max(len(i.dims) for i in tables), front)
-    if all(APART in node.args[1][d].meta for d in dims) and p.are_looked_up(x, tables):
+    apart = all(APART in node.args[1][d].meta or p.counts_all(i, x.shape[n]) for n, (d, i) in enumerate(given))
+    if apart and p.are_looked_up(x, tables):
         return with_named_at(p.looked_up(number_of(x), tables), max(len(i.dims) for i in tables), front)
     shapes = broadcast_tensors([i for _, i in given])
     inner = len(shapes[0].dims)
@@ -199,10 +203,9 @@ def batches(indices: Mapping[int, Array], x: Array) -> dict[int, int]:
     has rows of its own, named by the other indices. indices: by x's axes, of one shape."""
     found: dict[int, int] = {}
     for d, index in indices.items():
-        root = source(index)
-        if root.how == Counted(0, 1) and root.shape == (x.shape[d],):
-            place, *more = (i for i, own in enumerate(index.dims) if own == root.dims[0])
-            if root.dims[0] and not more and place not in found.values():
+        if p.counts_all(index, x.shape[d]):
+            place = index.dims.index(source(index).dims[0])
+            if place not in found.values():
                 found[d] = place
     return found
 
@@ -320,6 +323,9 @@ def scattered(x: Array, dim: int, index: Array, new: Any) -> tuple[Array, Array]
         raise Unsupported("a scatter of more than there are numbers")
     if any(n != size for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         raise Unsupported("a scatter into a part")
+    compared = index.shape[dim] * math.prod(x.shape)
+    if index.shape[dim] > MOST_WRITTEN and compared > MANY_COMPARISONS:
+        raise Unsupported(f"a scatter that compares {compared} pairs of numbers")
     return along_positions(unsqueeze(x, dim), dim + 1), unsqueeze(index, dim + 1)
 
 

@@ -74,6 +74,11 @@ def common_bits(node: Any, operands: list[int]) -> int:
     return min(*most, of_bits(node, operands)) if most else of_bits(node, operands)
 
 
+def copied_in(node: Any, operands: list[int]) -> int:
+    """As far as what is there goes, and what is written by rows, whose numbers do not count."""
+    return max(operands[0], TYPES.get(dtype_name(node.args[3].meta["val"].dtype), GIVEN))
+
+
 def second(_node: Any, operands: list[int]) -> int:
     """Of remainders: less than the divisor."""
     return operands[1]
@@ -86,6 +91,7 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     **dict.fromkeys(("aten.prod", "aten.cumprod", "aten.scatter_add", "aten.index_add"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.einsum"), lambda *_: UNKNOWN),
     **dict.fromkeys(("aten.index", "aten.index_select", "aten.gather"), lambda _, operands: operands[0]),
+    **dict.fromkeys(("aten.index_copy", "aten.index_copy_"), copied_in),
     "aten._int_mm": lambda node, operands: math.prod(operands) * node.args[0].meta["val"].shape[1],
     "aten.linalg_cross": lambda _, operands: 2 * math.prod(operands),
     "aten.square": lambda _, operands: operands[0] ** 2,
@@ -101,7 +107,7 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
 
 COPIES = frozenset(
     {"aten.cat", "aten.stack", "aten.index", "aten.index_select", "aten.gather", "aten.to", "aten._to_copy",
-     "aten.slice_scatter", "aten.select_scatter"}
+     "aten.slice_scatter", "aten.select_scatter", "aten.roll", "aten.index_copy", "aten.index_copy_"}
 )  # fmt: skip
 """Operators whose results are elements of their operands. Their numbers are positions."""
 NOT_NEGATIVE = frozenset({
@@ -132,6 +138,12 @@ def reach(node: Any) -> float:
     return min(most, reach(node.args[0])) if name in ROUNDED and len(given) == 1 else most
 
 
+def elements_of(node: Any) -> list[Any]:
+    """What the elements of a result are taken from, where that is not all that the call reads: rows are written where
+    other numbers say."""
+    return [node.args[0], node.args[3]] if GROWTH.get(overloadless(node.target)) is copied_in else []
+
+
 def refuse_result(node: Any, given: Container[Any]) -> None:
     """Raises Unsupported for a result that is of whole numbers, or decided by such, that may not fit in 32 bits: of 64
     bits that the graph is given, or makes of floating-point numbers. And for one that counts, and reads nothing."""
@@ -142,7 +154,7 @@ def refuse_result(node: Any, given: Container[Any]) -> None:
         if x not in given and (is_whole(x) or is_mask(x)):
             if may_wrap(x):
                 raise Unsupported(f"{x} makes whole numbers of floating-point ones that may not fit in 32 bits")
-            todo += [y for y in x.all_input_nodes if y not in todo]
+            todo += [y for y in (elements_of(x) or x.all_input_nodes) if y not in todo]
     if all(x not in given and (is_whole(x) or is_mask(x)) for x in todo):
         raise Unsupported(f"the result {node} is made of numbers alone")
 
@@ -173,6 +185,8 @@ class Magnitudes:
     def fits(self, node: Any, made: str) -> bool:
         """Whether what a call makes is within its type, in which PyTorch wraps around where kernels do not."""
         name = overloadless(node.target)
+        if name in COPIES and name not in CONVERSIONS:
+            return self.of(node) <= TYPES.get(made, LARGEST)
         if made == "uint8" and name not in COPIES:
             negative = any(isinstance(x, int) and x < 0 for x in (*node.args, *node.kwargs.values()))
             if negative or name not in NOT_NEGATIVE:

@@ -250,7 +250,7 @@ def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     ):
         n = x.shape[d]
         if s % n:
-            x = p.concatenated([p.sliced(x, d, n - s % n, s % n), p.sliced(x, d, 0, n - s % n)], d)
+            x = p.rolled(x, d, n - s % n)
     return x
 
 

@@ -259,7 +259,7 @@ def mutable(node: Any) -> bool:
 
 def refuse_target(node: Any) -> None:
     """Raises Unsupported where a node changes a tensor in place that no kernel can."""
-    if output_dtype(node) not in {*FLOATS, *FLOAT8}:
+    if output_dtype(node) not in {*FLOATS, *FLOAT8, "int8"}:
         raise Unsupported(f"{node} changes a tensor of {output_dtype(node)} in place")
     tensor = node.args[0].meta["val"]
     if strides_of(node.args[0]) is None and not tensor.permute(memory_order(tensor)).is_contiguous():

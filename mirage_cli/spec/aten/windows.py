@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
@@ -114,32 +115,78 @@ def transposed(
 
     So no product is computed with a place that the stride steps over.
     """
-    rank = len(out) - 2
-    steps = [each(v, rank) for v in (stride, padding, dilation)]
-    parts, taken, moved = p.whole(x)[:2], p.whole(weight)[:2], list[Part]()
-    places: list[Dim] = []
-    taps: list[Dim] = []
-    phases: list[Dim] = []
-    ends: list[Dim] = []
-    for i, (n, s, before, apart) in enumerate(zip(out[2:], *steps, strict=True)):
-        if s > 1 and apart > 1:  # a tap for each place between two
-            weight, apart = spaced(weight, 2 + i, apart), 1
-        count = -(-(n + before) // s) if s > 1 else n
-        place, tap, phase = map(axes, (count, -(-weight.shape[2 + i] // s), s))
-        parts.append(([(place, 1), (tap, -apart)], 0 if s > 1 else before))
-        taken.append(([(tap, s), (phase, 1)], 0))
-        ends.append((*axes(n // s), *axes(s)) if n % s == 0 else axes(n))
-        moved.append(([(ends[-1], 1)], before if s > 1 else 0))
-        places, taps, phases = [*places, place], [*taps, tap], [*phases, phase]
-    seen = p.read(x, parts, [*x.dims[:2], *places, *taps])
-    tapped = p.read(weight, taken, [*weight.dims[:2], *taps, *phases])
+    rank, dilation = len(out) - 2, each(dilation, len(out) - 2)
+    weight, dilation = with_gaps(weight, [*range(2, 2 + rank)], stride, dilation)
+    f = Phases.of(weight.shape[2:], out[2:], stride, padding, dilation)
+    seen = p.read(x, [*p.whole(x)[:2], *f.seen], [*x.dims[:2], *f.places, *f.taps])
+    tapped = p.read(weight, [*p.whole(weight)[:2], *f.tapped], [*weight.dims[:2], *f.taps, *f.phases])
     made = by_groups("bgc{places}{taps},gco{taps}{phases}->bgo{places}{phases}", seen, tapped, groups, rank)
     batch, *channels = made.dims[: -2 * rank]
-    whole = [a + b for a, b in zip(made.dims[-2 * rank : -rank], made.dims[-rank:], strict=True)]
-    made = p.viewed(made, [batch, tuple(x for dim in channels for x in dim), *whole])
-    if all(s == 1 for s in steps[0]):
-        return made
-    return p.read(made, [*p.whole(made)[:2], *moved], [*made.dims[:2], *ends])
+    return f.together(p.viewed(made, [batch, tuple(x for dim in channels for x in dim), *made.dims[-2 * rank :]]))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Of what windows write and add up, the places in phases of the stride: place s·q + u - padding gets what window
+    q - t writes at its tap s·t + u, for all t.
+
+    seen, tapped: the indices of a window, and of its tap. moved: where each place of the result is, as q and u. ends:
+    the axes of the result.
+    """
+
+    seen: tuple[Part, ...]
+    tapped: tuple[Part, ...]
+    places: tuple[Dim, ...]
+    taps: tuple[Dim, ...]
+    phases: tuple[Dim, ...]
+    moved: tuple[Part, ...]
+    ends: tuple[Dim, ...]
+
+    @staticmethod
+    def of(kernel: Sequence[int], out: Sequence[int], stride: Any, padding: Any, dilation: Any) -> Phases:
+        """Taps are apart where the stride is 1 alone."""
+        found: list[tuple[Part, Part, Dim, Dim, Dim, Part, Dim]] = []
+        steps = (each(v, len(out)) for v in (stride, padding, dilation))
+        for size, n, s, before, apart in zip(kernel, out, *steps, strict=True):
+            count = -(-(n + before) // s) if s > 1 else n
+            place, tap, phase = map(axes, (count, -(-size // s), s))
+            end = (*axes(n // s), *axes(s)) if n % s == 0 else axes(n)
+            seen: Part = [(place, 1), (tap, -apart)], 0 if s > 1 else before
+            found.append((seen, ([(tap, s), (phase, 1)], 0), place, tap, phase, ([(end, 1)], before * (s > 1)), end))
+        return Phases(*zip(*found, strict=True))
+
+    def together(self, made: Array) -> Array:
+        """A result [b, c, q, ..., u, ...] as [b, c, place, ...]."""
+        rank = len(self.ends)
+        whole = [a + b for a, b in zip(made.dims[-2 * rank : -rank], made.dims[-rank:], strict=True)]
+        made = p.viewed(made, [*made.dims[: -2 * rank], *whole])
+        if not any(self.phases):
+            return made
+        return p.read(made, [*p.whole(made)[:2], *self.moved], [*made.dims[:2], *self.ends])
+
+
+def with_gaps(x: Array, positions: Sequence[int], stride: Any, dilation: Any) -> tuple[Array, list[int]]:
+    """A kernel whose taps are apart with a tap for each place between two, and how far apart its taps are then: along
+    positions where the stride is more than 1."""
+    left: list[int] = []
+    for at, s, apart in zip(positions, *(each(v, len(positions)) for v in (stride, dilation)), strict=True):
+        x = spaced(x, at, apart) if s > 1 and apart > 1 else x
+        left.append(1 if s > 1 else apart)
+    return x, left
+
+
+@aten("aten.col2im")
+def _fold(x: Array, size: Any, kernel: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Array:
+    """The windows of a picture, [b, c·i·j, y·x], added up where they lie over each other."""
+    *batch, channels, _ = x.shape
+    (i, j), out = each(kernel, 2), each(size, 2)
+    steps = zip(out, (i, j), *(each(v, 2) for v in (padding, dilation, stride)), strict=True)
+    counts = [(n + 2 * before - apart * (taps - 1) - 1) // s + 1 for n, taps, before, apart, s in steps]
+    cut = p.reshaped(x, [math.prod(batch), channels // (i * j), i, j, *counts])
+    cut, dilation = with_gaps(cut, [2, 3], stride, dilation)
+    f = Phases.of(cut.shape[2:4], out, stride, padding, dilation)
+    seen = p.read(cut, [*p.whole(cut)[:2], *f.tapped, *f.seen], [*cut.dims[:2], *f.taps, *f.places, *f.phases])
+    return p.reshaped(f.together(p.reduction("sum", seen, [2, 3])), [*batch, channels // (i * j), *out])
 
 
 def axes(size: int) -> Dim:
