@@ -202,9 +202,9 @@ class _Places:
         return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
 
     def made(self, e: Eqn) -> Index | None:
-        x, y = map(self.place, e.args) if len(e.args) == 2 else (None, None)
+        known = [x for x in map(self.place, e.args) if x is not None]
         steps = self.steps[e.out] = 1 + sum(self.steps.get(a, 0) for a in e.values)
-        return None if x is None or y is None or steps > MOST_STEPS else of_positions(e.op, x, y)
+        return of_positions(e.op, *known) if len(known) == len(e.args) and steps <= MOST_STEPS else None
 
 
 def _negative(i: Index) -> Index:

@@ -262,7 +262,7 @@ class _Unrolling:
             least, most = combined(0, ((y, 1), (x, -1))).bounds(self.sizes)
             return Fraction(1) if least >= row.order.strict else Fraction(0) if most < row.order.strict else None
         masks = [a for a in args if isinstance(a, str)]
-        if e.type != "bool" or len(args) != 2 or len(masks) != 1:
+        if len(row.masks) != len(args) or len(args) != 2 or len(masks) != 1:
             return None
         one, other = (
             bool(row.ref(*(np.bool_(x) if isinstance(a, str) else np.bool_(a != 0) for a in args)))

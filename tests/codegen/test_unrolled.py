@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir.derived import lower
@@ -57,6 +58,31 @@ kernel k0 generated b:grid y:grid x:grid c:grid i:tile j:tile
   t[b, y, x, c, i, j] = where(m, X, -inf)
   O[b, y, x, c] = max(t; i, j)
   store O[b, c, y, x] = O
+"""
+COMPARED = """
+mugraph compared float32
+dims b=2 y=7 c=12 i=3 yi=9
+input X f32[b, yi, c]
+output O f32[b, y, c]
+kernel k0 generated b:grid y:grid c:grid i:tile
+  X = load X[b, y + i, c]
+  a[y, i] = index((y + i*2)%3)
+  m[y, i] = OP(a, 1)
+  n[b, y, c, i] = OP(X, 1)
+  t[b, y, c, i] = where(m, X, 0)
+  u[b, y, c, i] = where(n, 0, t)
+  O[b, y, c] = sum(u; i)
+  store O[b, y, c] = O
+"""
+COMPARED_SPEC = """
+name: compared
+dims: {b: 2, y: 7, c: 12, i: 3, yi: 9}
+dtype: float32
+inputs: {X: [b, yi, c]}
+program: |
+  P = X[b, y + i, c]
+  O = sum(where(P OP 1, 0, where((index(y) + 2 * index(i)) % 3 OP 1, P, 0)), i)
+outputs: {O: [b, y, c]}
 """
 WEIGHTED_SPEC = """
 name: weighted
@@ -127,6 +153,15 @@ def test_they_compute_the_same(graph: MuGraph, tiles: str) -> None:
     assert at_schedule(graph, graph.kernels[0], planned(graph, tiles).kernels["k0"], graph.sizes) is not None
     spec = {"weighted": WEIGHTED_SPEC, "pooled": POOLED_SPEC}[graph.name]
     check(graph, planned(graph, tiles), lower(parse_spec(spec).at()))
+
+
+@pytest.mark.parametrize(("op", "symbol"), [("eq", "=="), ("ne", "!=")])
+def test_a_number_is_no_mask(op: str, symbol: str) -> None:
+    """x == 1 is neither x nor a mask that holds everywhere."""
+    graph, tiles = parse_mugraph(COMPARED.replace("OP", op)), "b=1 y=2 c=4"
+    assert [e.op for e in kernel_in_registers(graph, tiles).body].count(op) == 3 + 4  # of remainders, and of rows
+    inputs = {"X": torch.arange(2 * 9 * 12).reshape(2, 9, 12).remainder(4).float()}
+    check(graph, planned(graph, tiles), lower(parse_spec(COMPARED_SPEC.replace("OP", symbol)).at()), inputs)
 
 
 def test_comparisons_that_hold_everywhere_are_not_made() -> None:

@@ -69,6 +69,7 @@ NOT_READ = {
         "sum(where(index(k) == 36 - index(i), X, 0), k)",
         "i",
     ),
+    "a remainder, which the fields take for random": ("sum(where(index(k) == (index(i) + 1) % 37, X, 0), k)", "i"),
     "not one position": ("sum(where(index(k) <= index(i), X, 0), k)", "i"),
     "what a table names": ("sum(where(index(k) == T, X, 0), k)", "i"),
     "more than what is masked": ("dot(where(index(i) == index(k), X, 0) + 1, Y, k)", "i, n"),
