@@ -24,7 +24,7 @@ from mirage_cli.ir.access import Index, combined, index
 from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Eqn, live_eqns
+from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.scans import scans_of
 from mirage_cli.ir.schedule import KernelSchedule
 
@@ -44,10 +44,12 @@ Place = tuple[tuple[str, int], ...]
 @dataclass(frozen=True, slots=True)
 class Windows:
     """taps: the axes that they have, and that the kernel reduces. along: an axis of the grid that they overlap along,
-    but along which no neighbours in memory lie; None where there is none."""
+    but along which no neighbours in memory lie; None where there is none. ends: whether the tensors that the kernel
+    stores end where it does, so that rows behind its end are in none of them."""
 
     taps: tuple[str, ...]
     along: str | None
+    ends: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def axes_of(kernel: Kernel, sizes: Mapping[str, int]) -> Axes:
 
 def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Unrolled | None:
     """The kernel as a schedule has it that unrolls windows; None where it cannot be."""
-    found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic))
+    tensors = (*graph.inputs, *graph.outputs)
+    found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic), tensors)
     if found is None:
         return None
     return unrolled(kernel, found, s.tile(found.along) if found.along else 1, axes_of(kernel, sizes))
@@ -105,8 +108,9 @@ def in_blocks(s: KernelSchedule) -> KernelSchedule:
 
 
 @lru_cache(maxsize=4096)
-def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | None:
-    """Those of a kernel that multiplies no matrices. Some of their axes it may walk."""
+def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str], tensors: tuple[Tensor, ...]) -> Windows | None:
+    """Those of a kernel that multiplies no matrices. Some of their axes it may walk. tensors: the μGraph's inputs and
+    outputs."""
     sizes, held = dict(axes), {d for d in kernel.with_role("tile") if dict(axes)[d] <= MOST_ALONG}
     indices = [(x, i) for x in kernel.loads for i in x.access if i.affine and {*i.dims} & held and {*i.dims} - held]
     taps = tuple(d for d, _ in kernel.roles if d in held and any(d in i.dims for _, i in indices))
@@ -123,14 +127,24 @@ def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | No
     free = {*kernel.with_role("grid")} - dynamic
     rows = {d: i for x, i in indices if i != x.access[-1] for d in i.dims if d in free}
     shared = {d: prod(sizes[a] for a in i.dims if a in taps) for d, i in rows.items()}
-    return Windows(taps, max(shared, key=shared.__getitem__, default=None))
+    along = max(shared, key=shared.__getitem__, default=None)
+    return Windows(taps, along, along is None or _end(kernel, along, {t.name: t.dims for t in tensors}))
+
+
+def _end(kernel: Kernel, axis: str, tensors: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether each tensor that a kernel stores ends where an axis does. Others than these are the kernel's own."""
+    own = (zip(tensors[s.buffer], s.access, strict=True) for s in kernel.stores if s.buffer in tensors)
+    return all(any(d == i.axis == axis for d, i in indices) for indices in own)
 
 
 @lru_cache(maxsize=4096)
 def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Unrolled | None:
-    """None for too many terms, and where an equation comes to nothing that is known at some place."""
+    """None for too many terms, for rows behind the end of a part of a tensor, which another part may have, and where an
+    equation comes to nothing that is known at some place."""
     sizes = dict(axes)
     if rows * prod(sizes[a] for a in found.taps) > MOST_TERMS:
+        return None
+    if found.along and sizes[found.along] % rows and not found.ends:
         return None
     names: dict[str, str] = {}
     if found.along:

@@ -230,7 +230,7 @@ class Model:
 
     def windows(self, sizes: Mapping[str, int]) -> Windows | None:
         """Those that may be in registers."""
-        return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic)
+        return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic, (*self.inputs, *self.outputs))
 
     def unrolled(self, rows: int, sizes: Mapping[str, int]) -> tuple[Model, Unrolled] | None:
         """With its windows in registers, so many of a block along the axis that they overlap along; None where that
@@ -264,7 +264,7 @@ class Model:
 
 @lru_cache(maxsize=1024)
 def _unrolled(m: Model, rows: int, axes: tuple[tuple[str, int], ...]) -> tuple[Model, Unrolled] | None:
-    found = windows(m.kernel, axes, m.dynamic)
+    found = windows(m.kernel, axes, m.dynamic, (*m.inputs, *m.outputs))
     made = unrolled(m.kernel, found, rows, axes) if found is not None else None
     if made is None:
         return None

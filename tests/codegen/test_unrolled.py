@@ -155,6 +155,40 @@ def test_they_compute_the_same(graph: MuGraph, tiles: str) -> None:
     check(graph, planned(graph, tiles), lower(parse_spec(spec).at()))
 
 
+PARTS = """
+name: parts
+dims: {b: 2, y: 6, z: 5, o: 12, c: 4, i: 3, u: 9}
+dtype: float32
+inputs: {X: [b, u, c], W: [i, c], O: [b, o, c]}
+program: |
+  a = dot(X[b, y + i, c], W, i)
+  O[b, y + 2, c] = a
+outputs: {O: {inout: O}}
+"""
+IN_PART = """
+mugraph parts float32
+dims b=2 y=6 z=5 o=12 c=4 i=3 u=9
+input X f32[b, u, c]
+input W f32[i, c]
+input O f32[b, o, c]
+kernel k0 generated b:grid y:grid c:grid i:tile
+  X = load X[b, y + i, c]
+  W = load W[i, c]
+  a[b, y, c] = dot(X, W; i)
+  store O[b, y + 2, c] = a
+"""
+
+
+def test_rows_behind_a_part_of_a_tensor_are_not_stored() -> None:
+    """Of blocks of 4 rows of 6, the last two would be in another part of the tensor."""
+    graph, program = parse_mugraph(IN_PART), lower(parse_spec(PARTS).at())
+    (k,) = graph.kernels
+    for rows, made in ((2, True), (3, True), (4, False)):
+        s = planned(graph, f"b=1 y={rows} c=4")
+        assert (at_schedule(graph, k, s.kernels["k0"], graph.sizes) is not None) == made
+        check(graph, s, program)
+
+
 @pytest.mark.parametrize(("op", "symbol"), [("eq", "=="), ("ne", "!=")])
 def test_a_number_is_no_mask(op: str, symbol: str) -> None:
     """x == 1 is neither x nor a mask that holds everywhere."""
@@ -200,7 +234,7 @@ def test_of_other_kernels_there_are_none(changes: tuple[tuple[str, str], ...]) -
         text = text.replace(old, new)
     graph = parse_mugraph(text)
     k = graph.kernels[0]
-    assert windows(k, axes_of(k, graph.sizes), frozenset()) is None
+    assert windows(k, axes_of(k, graph.sizes), frozenset(), ()) is None
 
 
 def test_neighbours_in_memory_are_no_rows_and_sizes_that_differ_by_call_have_none() -> None:
@@ -209,11 +243,11 @@ def test_neighbours_in_memory_are_no_rows_and_sizes_that_differ_by_call_have_non
         graph, inputs=tuple(replace(t, dims=("b", "yi", "c", "xi")) if t.name == "X" else t for t in graph.inputs)
     )
     k, axes = graph.kernels[0], axes_of(graph.kernels[0], graph.sizes)
-    assert windows(k, axes, frozenset()) == Windows(("i", "j"), None)
+    assert windows(k, axes, frozenset(), ()) == Windows(("i", "j"), None)
     k, axes = weighted().kernels[0], axes_of(weighted().kernels[0], weighted().sizes)
-    assert windows(k, axes, frozenset()) == Windows(("i", "j"), "y")
-    assert windows(k, axes, frozenset({"y"})) == Windows(("i", "j"), "x")
-    assert windows(k, axes, frozenset({"i"})) is None
+    assert windows(k, axes, frozenset(), ()) == Windows(("i", "j"), "y")
+    assert windows(k, axes, frozenset({"y"}), ()) == Windows(("i", "j"), "x")
+    assert windows(k, axes, frozenset({"i"}), ()) is None
 
 
 def test_a_schedule_that_asks_for_what_cannot_be_is_one_of_blocks() -> None:
