@@ -192,8 +192,11 @@ class _Places:
         x, y = (self.place(a) for a in e.args)
         if x is not None and y is not None and {less := combined(0, ((x, 1), (y, -1))), _negative(less)} & {*self.read}:
             return equation(e.out, e.op, (b.emit("index", axes=(str(less),)), Fraction(0)), (), b.known, b.order)
-        if x is not None and (d := self.read.get(x)) is not None and e.args[1] == self.sizes[d] > 1:
-            return equation(e.out, e.op, (e.args[0], b.emit("size", axes=(d,))), (), b.known, b.order)
+        read = [None if i is None else self.read.get(i) for i in (y, x)]
+        sides = [*zip(e.args, read, strict=True)]  # each with the axis that the other is a position of
+        if any(d is not None and a == self.sizes[d] > 1 for a, d in sides):
+            args = tuple(b.emit("size", axes=(d,)) if d is not None and a == self.sizes[d] else a for a, d in sides)
+            return equation(e.out, e.op, args, (), b.known, b.order)
         return e
 
     def place(self, a: Arg) -> Index | None:
