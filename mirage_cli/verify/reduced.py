@@ -303,15 +303,17 @@ def _turns(eqns: Iterable[Eqn]) -> Iterator[Turn]:
     for e in eqns:
         known[e.out] = e
         order = OPS[e.op].order
-        for x, y in [e.args[:: -1 if order.turned else 1]] if order is not None else ():
-            for a, b, before in ((x, y, -order.strict), (y, x, order.strict - 1)):  # x + strict <= y
-                place = known[a].place if isinstance(a, str) and a in known else None
-                if place is None:
-                    continue
-                size = known[b].axes[0] if isinstance(b, str) and b in known and known[b].op == "size" else None
-                end = size if size is not None else int(b) if isinstance(b, Fraction) else None
-                if end is not None:
-                    yield from (Turn(place, end, before + n) for n in (0, 1))
+        if order is None:
+            continue
+        x, y = e.args[:: -1 if order.turned else 1]
+        for a, b, before in ((x, y, -order.strict), (y, x, order.strict - 1)):  # x + strict <= y
+            place = known[a].place if isinstance(a, str) and a in known else None
+            if place is None:
+                continue
+            size = known[b].axes[0] if isinstance(b, str) and b in known and known[b].op == "size" else None
+            end = size if size is not None else int(b) if isinstance(b, Fraction) else None
+            if end is not None:
+                yield from (Turn(place, end, before + n) for n in (0, 1))
 
 
 def _held(i: Index, sizes: Mapping[str, int]) -> Iterator[Index]:
