@@ -205,6 +205,12 @@ class _Short:
             for x in self.numbers:
                 if _comes_to(x.place, int(x.end), sizes):
                     sizes |= self.longer(sizes, dict(self.coming_to(x.place, x.at(sizes), sizes)))
+            for d, i in read:
+                if not i.lookups and {*i.dims} <= sizes.keys():
+                    first, last = i.bounds(sizes)
+                    nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
+                    missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
+                    sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
         return sizes

@@ -114,10 +114,30 @@ kernel k0 generated b:grid u:grid
   O[b, u] = maximum(X, 0)
   store O[b, u] = O
 """  # fmt: skip
+MISSED = """
+name: missed
+dims: {b: 2, x: 11, v: 1, j: 5}
+dtype: float32
+inputs: {X: [b, v], W: [j]}
+program: O = dot(X[b, 3*x - j + 4], W, j)
+outputs: {O: [b, x]}
+""", """
+mugraph missed float32
+dims b=2 x=11 v=1 j=5
+input X f32[b, v]
+input W f32[j]
+output O f32[b, x]
+kernel k0 generated b:grid x:grid j:tile
+  X = load X[b, x*3 - j + 4]
+  W = load W[j]
+  O[b, x] = dot(X, W; j)
+  store O[b, x] = O
+"""  # fmt: skip
 WRONG = {
     "behind a number that an axis of a test ends at": (BEYOND, "X = load X[a, k]", "X = load X[k, a]"),
     "before the start of a tensor": (BEFORE, "index((i - y + 1)//3 + 1)", "index((i - y + 1)%3 + 1)"),
     "where a row of a window has one position alone": (ALONE, "Q = load Q[t, d]", "Q = load Q[d, t]"),
+    "where positions come to a tensor once": (MISSED, "X = load X[b, ", "X = load X[b + 1, "),
     "of negative numbers": (NEGATIVE, "store O[b, u] = O", "store O[b, u] = X"),
 }
 
