@@ -112,13 +112,17 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
 
 
 def restarted(k: ScheduledKernel, e: Eqn, x: Anew) -> nodes.Expr:
-    """An accumulator as it is where an extremum has not moved, which is no number for good, and else anew."""
+    """An accumulator as it is where an extremum has not moved, which is no number for good, or where it has met
+    nothing, and else anew."""
     own, axes = k.block_of(x.extremum), k.axes_of(x.extremum)
     before = nodes.Value(k.before[x.extremum], axes)
     stays: nodes.Expr = nodes.Apply("eq", (own, before), True, axes)
     if shows_nan(k, k.eqns[x.extremum]):
         stays = nodes.Apply("or", (stays, nodes.Apply("isnan", (before,), True, axes)), True, axes)
     other = branched(k, e, x.other, k.axes_of(e.out))
+    if x.other != OPS[e.op].identity:
+        nothing = nodes.Apply("eq", (k.block_of(e.out), neutral(e.op, e.type == "int")), True, other.axes)
+        stays = nodes.Apply("or", (nodes.spread(stays, other.axes), nothing), True, other.axes)
     return nodes.Apply("where", (nodes.spread(stays, other.axes), k.block_of(e.out), other), True, other.axes)
 
 

@@ -149,8 +149,11 @@ def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
     ends: list[tuple[Scalar, Scalar]] = []
     for (kind, name), c in x.terms:
         if kind == "value":
-            axes = k.axes_of(name)
-            low, high = nodes.Extreme(name, False, axes), nodes.Extreme(name, True, axes)
+            axes, farthest = k.axes_of(name), FARTHEST // abs(c)  # what is beyond all positions is so with them too
+            low, high = (
+                _least(_most(nodes.Extreme(name, largest, axes), Number(-farthest)), Number(farthest))
+                for largest in (False, True)
+            )
         elif kind == "size":
             low = high = nodes.Size(name, True) if name in k.dynamic else Number(k.sizes[name])
         else:

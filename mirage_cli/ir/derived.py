@@ -192,17 +192,20 @@ class _Places:
         x, y = (self.place(a) for a in e.args)
         if x is not None and y is not None and {less := combined(0, ((x, 1), (y, -1))), _negative(less)} & {*self.read}:
             return equation(e.out, e.op, (b.emit("index", axes=(str(less),)), Fraction(0)), (), b.known, b.order)
-        if x is not None and (d := self.read.get(x)) is not None and e.args[1] == self.sizes[d] > 1:
-            return equation(e.out, e.op, (e.args[0], b.emit("size", axes=(d,))), (), b.known, b.order)
+        read = [None if i is None else self.read.get(i) for i in (y, x)]
+        sides = [*zip(e.args, read, strict=True)]  # each with the axis that the other is a position of
+        if any(d is not None and a == self.sizes[d] > 1 for a, d in sides):
+            args = tuple(b.emit("size", axes=(d,)) if d is not None and a == self.sizes[d] else a for a, d in sides)
+            return equation(e.out, e.op, args, (), b.known, b.order)
         return e
 
     def place(self, a: Arg) -> Index | None:
         return self.places.get(a) if isinstance(a, str) else of_number(a)
 
     def made(self, e: Eqn) -> Index | None:
-        x, y = map(self.place, e.args) if len(e.args) == 2 else (None, None)
+        known = [x for x in map(self.place, e.args) if x is not None]
         steps = self.steps[e.out] = 1 + sum(self.steps.get(a, 0) for a in e.values)
-        return None if x is None or y is None or steps > MOST_STEPS else of_positions(e.op, x, y)
+        return of_positions(e.op, *known) if len(known) == len(e.args) and steps <= MOST_STEPS else None
 
 
 def _negative(i: Index) -> Index:

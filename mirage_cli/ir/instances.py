@@ -41,10 +41,8 @@ class Instance:
         """What an equation makes of positions, where that is an index again."""
         if e.place:
             return e.place.within(self.names)
-        if len(args) != 2:
-            return None
-        x, y = (self.index_of(a) for a in args)
-        return None if x is None or y is None else of_positions(e.op, x, y)
+        known = [x for x in map(self.index_of, args) if x is not None]
+        return of_positions(e.op, *known) if len(known) == len(args) else None
 
     def index_of(self, a: Arg) -> Index | None:
         """What an argument is as an index."""

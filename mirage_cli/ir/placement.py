@@ -9,7 +9,8 @@ is multiplied by exp(m_old - m_new)**g whenever the maximum moves (online softma
 any program with that property).
 
 So may an extremum that chooses: of min(where(x == m, i, c); s), all that was chosen before m moves is c, and the
-accumulator starts anew from c. The place of a maximum is found in the loop that finds the maximum.
+accumulator starts anew from c, if it has met anything. The place of a maximum is found in the loop that finds the
+maximum.
 """
 
 from __future__ import annotations
@@ -348,8 +349,18 @@ class _Attempt:
             known = isinstance(other, str) and (other in self.chosen or bool(self.inside[other]))
             return None if mask not in self.chosen or value in self.chosen or known else (m, other)
         _, other = self.chosen.get(e.values[0], (m, None))
-        keeps = other is not None and (OPS[e.op].extremum or (e.op == "sum" and other == 0))
+        row = OPS[e.op]
+        keeps = other is not None and (row.extremum or e.op == "sum")
+        keeps = keeps and (other == row.identity or (row.extremum and self.counts(e.values[0])))
         return (m, other) if keeps and e.out in self.home and {*self.dims[m]} <= {*self.dims[e.out]} else None
+
+    def counts(self, v: str) -> bool:
+        """Whether what is chosen are positions: an accumulator that is the identity has met nothing then."""
+        e = self.steps[v]
+        assert isinstance(e, Eqn) and e.type != "bool", "what is reduced is chosen by a mask"
+        value = e.args[1]
+        step = self.steps[value] if isinstance(value, str) else None
+        return isinstance(step, Eqn) and step.place is not None
 
     @staticmethod
     def _get(known: dict[str, dict[str, int]], a: object) -> dict[str, int]:

@@ -22,24 +22,24 @@ def position_of(a: Arg, eqns: Mapping[str, Eqn]) -> Index | None:
     e = eqns.get(a)
     if e is None or e.place:
         return e.place if e is not None else None
-    if len(e.args) != 2:
-        return None
-    x, y = (position_of(b, eqns) for b in e.args)
-    return None if x is None or y is None else of_positions(e.op, x, y)
+    found = [position_of(b, eqns) for b in e.args]
+    known = [x for x in found if x is not None]
+    return of_positions(e.op, *known) if len(known) == len(found) else None
 
 
-def of_positions(op: str, x: Index, y: Index) -> Index | None:
-    """What an operator makes of two indices, where that is an index again."""
-    divides = not y.terms and y.offset > 0
-    match op:
-        case "add" | "sub":
+def of_positions(op: str, *of: Index) -> Index | None:
+    """What an operator makes of indices, where that is an index again."""
+    match op, of:
+        case "neg", (x,):
+            return combined(0, ((x, -1),))
+        case "add" | "sub", (x, y):
             return combined(0, ((x, 1), (y, 1 if op == "add" else -1)))
-        case "mul" if not (x.terms and y.terms):
+        case "mul", (x, y) if not (x.terms and y.terms):
             whole, factor = (x, y.offset) if not y.terms else (y, x.offset)
             return combined(0, ((whole, factor),))
-        case "remainder" if divides:
-            return remainder(x, y.offset)
-        case "floor_divide" if divides:
-            return quotient(x, y.offset)
+        case "remainder", (x, Index(terms=(), offset=by)) if by > 0:
+            return remainder(x, by)
+        case "floor_divide", (x, Index(terms=(), offset=by)) if by > 0:
+            return quotient(x, by)
         case _:
             return None

@@ -47,15 +47,12 @@ def _places(program: Program, e: Eqn) -> Iterator[tuple[str, int, Index]]:
     eqns = {x.out: x for x in program.eqns}
     place = eqns[e.values[0]].place if e.op == "eq" and e.values[0] in eqns else None
     ((divided, factor),) = place.terms if place and len(place.terms) == 1 else ((None, 1),)
-    if (
-        not isinstance(divided, Remainder)
-        or not divided.of.affine
-        or factor != 1
-        or not isinstance(e.args[1], Fraction)
-    ):
+    if place is None or not isinstance(divided, Remainder) or not divided.of.affine or factor != 1:
         return
-    assert place is not None
+    left = e.args[1] - place.offset if isinstance(e.args[1], Fraction) else -1
+    if left not in range(divided.by):
+        return
     for axis, c in divided.of.terms:
         if abs(c) == 1 and axis not in fixed_axes(program) and left_out(program, str(axis), {e.out: 0.0}):
-            rest = combined(place.offset - int(e.args[1]), ((divided.of, 1), (index({axis: c}), -1)))
+            rest = combined(-int(left), ((divided.of, 1), (index({axis: c}), -1)))
             yield str(axis), divided.by, remainder(combined(0, ((rest, -c),)), divided.by)

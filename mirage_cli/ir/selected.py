@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, combined
+from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.positions import position_of
 from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.reach import linear
 from mirage_cli.ir.rewriter import Rewriter
-
-DIVISIONS = ("floor_divide", "remainder")
 
 
 def selected(program: Program) -> Program | None:
@@ -63,20 +61,20 @@ class _Selected(Rewriter):
 
     def place(self, mask: str, axis: str) -> Index | None:
         """The position along an axis that a comparison asks for, where it is one everywhere. The verifier's fields take
-        for random: comparisons of numbers beyond 1 and -1, quotients and remainders that no `index` counts."""
+        comparisons with numbers beyond 1 and -1, and with quotients and remainders, for random."""
         e = self.known[mask]
         if not isinstance(e, Eqn) or e.op != "eq":
             return None
-        eqns = {name: x for name, x in self.known.items() if isinstance(x, Eqn) and x.op not in DIVISIONS}
-        left, right = (position_of(a, eqns) for a in e.args)
+        eqns = {name: x for name, x in self.known.items() if isinstance(x, Eqn)}
+        left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
         if left is None or right is None:
             return None
-        zero = combined(0, ((left, 1), (right, -1)))
-        step = dict(zero.terms).get(axis, 0)
-        rest = combined(zero.offset, ((Index(((a, 1),), 0), c) for a, c in zero.terms if a != axis))
-        if axis in rest.dims or abs(rest.offset) > 1 or {abs(step), *(abs(c) for _, c in rest.terms)} != {1}:
+        zero = left.plus(right, -1)
+        rest = {d: c for (_, d), c in zero.terms}
+        step = rest.pop(axis, 0)
+        if abs(zero.constant) > 1 or {abs(step), *map(abs, rest.values())} != {1}:
             return None
-        at = combined(0, ((rest, -step),))
+        at = index({d: -step * c for d, c in rest.items()}, -step * zero.constant)
         least, most = at.bounds(self.dims)
         return at if 0 <= least <= most < self.dims[axis] else None
 

@@ -25,7 +25,7 @@ from mirage_cli.ir.form import Axes, Form, axes_of
 from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Eqn, live_eqns
+from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.scans import scans_of
 from mirage_cli.ir.schedule import KernelSchedule
 
@@ -43,15 +43,18 @@ Place = tuple[tuple[str, int], ...]
 @dataclass(frozen=True, slots=True)
 class Windows:
     """taps: the axes that they have, and that the kernel reduces. along: an axis of the grid that they overlap along,
-    but along which no neighbours in memory lie; None where there is none."""
+    but along which no neighbours in memory lie; None where there is none. ends: whether the tensors that the kernel
+    stores end where it does, so that rows behind its end are in none of them."""
 
     taps: tuple[str, ...]
     along: str | None
+    ends: bool = True
 
 
 def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Form | None:
     """The kernel as a schedule has it that unrolls windows; None where it cannot be."""
-    found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic))
+    tensors = (*graph.inputs, *graph.outputs)
+    found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic), tensors)
     if found is None:
         return None
     return unrolled(kernel, found, s.tile(found.along) if found.along else 1, axes_of(kernel, sizes))
@@ -63,8 +66,9 @@ def in_blocks(s: KernelSchedule) -> KernelSchedule:
 
 
 @lru_cache(maxsize=4096)
-def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | None:
-    """Those of a kernel that multiplies no matrices. Some of their axes it may walk."""
+def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str], tensors: tuple[Tensor, ...]) -> Windows | None:
+    """Those of a kernel that multiplies no matrices. Some of their axes it may walk. tensors: the μGraph's inputs and
+    outputs."""
     sizes, held = dict(axes), {d for d in kernel.with_role("tile") if dict(axes)[d] <= MOST_ALONG}
     indices = [(x, i) for x in kernel.loads for i in x.access if i.affine and {*i.dims} & held and {*i.dims} - held]
     taps = tuple(d for d, _ in kernel.roles if d in held and any(d in i.dims for _, i in indices))
@@ -81,14 +85,24 @@ def windows(kernel: Kernel, axes: Axes, dynamic: frozenset[str]) -> Windows | No
     free = {*kernel.with_role("grid")} - dynamic
     rows = {d: i for x, i in indices if i != x.access[-1] for d in i.dims if d in free}
     shared = {d: prod(sizes[a] for a in i.dims if a in taps) for d, i in rows.items()}
-    return Windows(taps, max(shared, key=shared.__getitem__, default=None))
+    along = max(shared, key=shared.__getitem__, default=None)
+    return Windows(taps, along, along is None or _end(kernel, along, {t.name: t.dims for t in tensors}))
+
+
+def _end(kernel: Kernel, axis: str, tensors: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether each tensor that a kernel stores ends where an axis does. Others than these are the kernel's own."""
+    own = (zip(tensors[s.buffer], s.access, strict=True) for s in kernel.stores if s.buffer in tensors)
+    return all(any(d == i.axis == axis for d, i in indices) for indices in own)
 
 
 @lru_cache(maxsize=4096)
 def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Form | None:
-    """None for too many terms, and where an equation comes to nothing that is known at some place."""
+    """None for too many terms, for rows behind the end of a part of a tensor, which another part may have, and where an
+    equation comes to nothing that is known at some place."""
     sizes = dict(axes)
     if rows * prod(sizes[a] for a in found.taps) > MOST_TERMS:
+        return None
+    if found.along and sizes[found.along] % rows and not found.ends:
         return None
     names: dict[str, str] = {}
     if found.along:
@@ -221,7 +235,7 @@ class _Unrolling:
             least, most = combined(0, ((y, 1), (x, -1))).bounds(self.sizes)
             return Fraction(1) if least >= row.order.strict else Fraction(0) if most < row.order.strict else None
         masks = [a for a in args if isinstance(a, str)]
-        if e.type != "bool" or len(args) != 2 or len(masks) != 1:
+        if len(row.masks) != len(args) or len(args) != 2 or len(masks) != 1:
             return None
         one, other = (
             bool(row.ref(*(np.bool_(x) if isinstance(a, str) else np.bool_(a != 0) for a in args)))

@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -195,12 +196,17 @@ def search_program(
     refuse_types(program, target)
     lowered = lower(program)
     clock = Clock(options.search_s, interrupted, options.until_s)
-    result = search_forms(lower(merged(program, lowered)), target, options, clock, doing)
-    if result.stopped == "interrupted":
-        clock.interrupt()
-    some = to_verify(result, lowered, options.seed)
-    chosen(program, {c.id: c.graph for c in some}, result.as_written.id)
-    found = verified(lowered, some, options, clock, doing)
+    form = lower(merged(program, lowered))
+    found: list[tuple[ScheduledGraph, Verdict]] = []
+    for search in (search_forms, search_as_written):
+        result = search(form, target, options, clock, doing)
+        if result.stopped == "interrupted":
+            clock.interrupt()
+        some = to_verify(result, lowered, options.seed)
+        chosen(program, {c.id: c.graph for c in some}, result.as_written.id)
+        found += verified(lowered, some, options, clock, doing)
+        if any(v.ok or v.net == "time" for _, v in found):
+            break
     late = sum(v.net == "time" for _, v in found)
     return Found(
         plans=tuple(Plan(c.id, c.graph, c.schedule, c.predicted_us, v) for c, v in found if v.ok),
@@ -225,25 +231,11 @@ def refuse_types(program: Program, target: Target) -> None:
 
 def search_forms(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:
     """The candidates of a lowered program with merged axes, and of the other forms of it that may have faster ones."""
-    from mirage_cli.search.generator import search
     from mirage_cli.search.overwritten import read_in_time
     from mirage_cli.search.relaid import behind_copies, relaid
 
     prices: Prices = {}
-
-    def searched(form: Program) -> SearchResult:
-        return search(
-            form,
-            target,
-            bounds=options.bounds,
-            prune=options.prune,
-            own_algebra_only=options.own_algebra_only,
-            deadline=clock.search_is_over,
-            end=clock.budget_is_spent,
-            looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
-            prices=prices,
-        )
-
+    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
     form = selected(form) or form
     in_rows = by_rows(form)
     form = skewed(form) or form
@@ -260,6 +252,32 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
         if (other := behind_copies(form, laid, best_us, searched, target.costs.gap_us)) is not None:
             result = beside(result, other)
     return read_in_time(form, result, searched, target)
+
+
+def search_as_written(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:
+    """The candidates of a lowered program in no other form: where the verifier refuses all others."""
+    from mirage_cli.search.overwritten import read_in_time
+
+    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices={})
+    return read_in_time(form, searched(form), searched, target)
+
+
+def _searched(
+    form: Program, target: Target, options: Options, clock: Clock, doing: Doing, prices: Prices
+) -> SearchResult:
+    from mirage_cli.search.generator import search
+
+    return search(
+        form,
+        target,
+        bounds=options.bounds,
+        prune=options.prune,
+        own_algebra_only=options.own_algebra_only,
+        deadline=clock.search_is_over,
+        end=clock.budget_is_spent,
+        looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
+        prices=prices,
+    )
 
 
 def verified(

@@ -237,7 +237,7 @@ class Model:
 
     def windows(self, sizes: Mapping[str, int]) -> Windows | None:
         """Those that may be in registers."""
-        return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic)
+        return windows(self.kernel, axes_of(self.kernel, sizes), self.dynamic, (*self.inputs, *self.outputs))
 
     def groups(self, sizes: Mapping[str, int]) -> Groups | None:
         """Those of which blocks may have several, as one product."""

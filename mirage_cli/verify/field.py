@@ -147,6 +147,10 @@ def _product(factors: Array, kept: int) -> Array:
     return factors[..., 0]
 
 
+NEGATIVE = 4
+"""Of so many integers of an input that nothing bounds, one is negative, about."""
+
+
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
@@ -191,7 +195,8 @@ class Field:
         edges: Sequence[int] = (),
         padded: bool = False,
     ) -> Residues:
-        """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
+        """A random input: uniform residues, or integers, where nothing says what they are below up to the largest size,
+        some of them negative.
         sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
         first. divisors: every other integer is one below a multiple of these, where a quotient changes. edges: every
         other is one of these, where a comparison changes. padded: whether some of them are -1 instead."""
@@ -199,6 +204,8 @@ class Field:
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
             x = self._integers(shape, most, distinct, divisors, edges)
+            if below is None:
+                x = np.where(self._rng.integers(0, NEGATIVE, size=shape) == 0, -x, x)
             if padded:
                 x = np.where(self._rng.integers(0, PADDED, size=shape) == 0, -1, x)
             return Residues(dims, "int", x)

@@ -97,14 +97,28 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A position at which a comparison turns: of an index, so far from the size of an axis or a number."""
+
+    place: Index
+    end: str | int
+    beyond: int
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        return (sizes[self.end] if isinstance(self.end, str) else self.end) + self.beyond
+
+
+@dataclass(frozen=True)
 class _Short:
     """Reduced sizes, before they grow to what is read.
 
     sizes: of every axis. following: the classes whose sizes follow from parts and pieces. read: axes of tensors, and
     the indices that they are read by. whole: the sizes in full. entries: of each table. tables: the distinct ones.
     counted: axes that the μGraph counts by blocks, and how. met: positions of axes that the program compares with a
-    number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither. ends: indices that
-    are compared with the size of an axis, or with 0, that they come to in full.
+    number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither. ends: indices of
+    several axes that are compared with the size of an axis, or with 0, and how far from that a position is at which the
+    comparison turns. inside: axes whose size such an index never comes to in full, and this index. numbers: `ends` of
+    all indices and numbers that are compared, of which some are not met.
     """
 
     classes: AxisClasses
@@ -116,7 +130,9 @@ class _Short:
     tables: list[tuple[tuple[str, ...], str]]
     counted: list[Read]
     met: list[tuple[str, int, Index]]
-    ends: list[tuple[Index, str | int]]
+    ends: list[Turn]
+    inside: list[Read]
+    numbers: list[Turn]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
@@ -152,9 +168,26 @@ class _Short:
         own = dict.fromkeys(_compared(program.eqns))
         moved = [x for x in dict.fromkeys(_compared(graph.eqns)) if x not in own]
         met = [(j.axis, n, i) for j, n in own if j.axis is not None for i, m in moved if m == n]
-        met_in_full = ((i, d, *i.bounds(whole)) for i, d in dict.fromkeys(_ends(eqns)))
-        ends = [(i, d) for i, d, first, last in met_in_full if first <= (whole[d] if isinstance(d, str) else d) <= last]
-        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables, blocks, met, ends)
+        known = [x for x in dict.fromkeys(_turns(eqns)) if {*x.place.dims} <= whole.keys()]  # chunks have no size
+        turns = [x for x in known if _comes_to(x.place, x.at(whole), whole)]
+        ends = [x for x in turns if len(x.place.dims) > 1 and (isinstance(x.end, str) or x.end == 0)]
+        sizes_of = dict.fromkeys((x.end, x.place) for x in known if isinstance(x.end, str))
+        inside = [(d, i) for d, i in sizes_of if i.bounds(whole)[1] < whole[d]]
+        numbers = [x for x in turns if isinstance(x.end, int) and x not in ends]
+        return cls(
+            classes,
+            sizes,
+            following,
+            read,
+            whole,
+            READ if least else ENTRIES,
+            tables,
+            blocks,
+            met,
+            ends,
+            inside,
+            numbers,
+        )
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
         """The sizes, large enough for what is read, and with as many blocks as there are positions for."""
@@ -165,17 +198,36 @@ class _Short:
             for d, i in self.counted:
                 need = {self.classes.find(a): -(-sizes[d] // c) for a, c in i.terms if isinstance(a, str) and c > 1}
                 sizes |= self.longer(sizes, need)
-            for i, d in self.ends:
-                sizes |= self.longer(sizes, dict(self.coming_to(i, sizes[d] if isinstance(d, str) else d, sizes)))
+            for x in self.ends:
+                for full, i in zip(_held(x.place, self.whole), _held(x.place, sizes), strict=True):
+                    if _comes_to(full, x.at(self.whole), self.whole):
+                        sizes |= self.longer(sizes, dict(self.coming_to(i, x.at(sizes), sizes)))
+            for x in self.numbers:
+                if _comes_to(x.place, int(x.end), sizes):
+                    sizes |= self.longer(sizes, dict(self.coming_to(x.place, x.at(sizes), sizes)))
+            for d, i in read:
+                if not i.lookups and {*i.dims} <= sizes.keys():
+                    first, last = i.bounds(sizes)
+                    nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
+                    missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
+                    sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
+            for d, i in self.inside:
+                sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
         return sizes
 
     def coming_to(self, i: Index, number: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         """How long axes have to be for an index to come to a number."""
-        first, last = i.bounds(sizes)
-        for a, c in i.terms:
-            missing = number - last if c > 0 else first - number
-            if isinstance(a, str) and missing > 0:
-                yield self.classes.find(a), sizes[a] - (-missing // abs(c))
+        if i.affine:
+            first, last = i.bounds(sizes)
+            for a, c in i.terms:
+                missing = number - last if c > 0 else first - number
+                if isinstance(a, str) and missing > 0:
+                    yield self.classes.find(a), sizes[a] - (-missing // abs(c))
+            return
+        longer = dict(sizes)
+        while not _comes_to(i, number, longer) and any(longer[d] < self.whole[d] for d in i.dims):
+            longer |= {d: min(longer[d] + 1, self.whole[d]) for d in i.dims}
+        yield from ((self.classes.find(d), longer[d]) for d in i.dims)
 
     def longer(self, sizes: Mapping[str, int], need: Mapping[str, int]) -> dict[str, int]:
         """These sizes, those of classes that need more positions as long as that, but not longer than in full."""
@@ -251,14 +303,36 @@ def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, int]]:
             yield from ((places[0], int(a)) for a in e.args if places and isinstance(a, Fraction))
 
 
-def _ends(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, str | int]]:
-    """Indices of several axes that are compared with sizes of axes, or with 0, and these."""
-    known = {e.out: e for e in eqns}
-    for e in known.values():
-        if OPS[e.op].order is not None:
-            sides = [known[v] for v in e.values if v in known]
-            ends = [*(x.axes[0] for x in sides if x.op == "size"), *(0 for a in e.args if a == 0)]
-            yield from ((x.place, end) for x in sides if x.place and len(x.dims) > 1 for end in ends)
+def _turns(eqns: Iterable[Eqn]) -> Iterator[Turn]:
+    """Where comparisons of indices with numbers, or with sizes of axes, turn."""
+    known: dict[str, Eqn] = {}  # so far: kernels may have the same names
+    for e in eqns:
+        known[e.out] = e
+        order = OPS[e.op].order
+        if order is None:
+            continue
+        x, y = e.args[:: -1 if order.turned else 1]
+        for a, b, before in ((x, y, -order.strict), (y, x, order.strict - 1)):  # x + strict <= y
+            place = known[a].place if isinstance(a, str) and a in known else None
+            if place is None:
+                continue
+            size = known[b].axes[0] if isinstance(b, str) and b in known and known[b].op == "size" else None
+            end = size if size is not None else int(b) if isinstance(b, Fraction) else None
+            if end is not None:
+                yield from (Turn(place, end, before + n) for n in (0, 1))
+
+
+def _held(i: Index, sizes: Mapping[str, int]) -> Iterator[Index]:
+    """An index, and what it is at the first and the last position of each of its axes: where a row of a window meets
+    one position alone, nothing that all rows have in common is seen."""
+    yield i
+    for a, _ in i.terms if i.affine else ():
+        yield from (i.within({str(a): index({}, n)}) for n in (0, sizes[str(a)] - 1))
+
+
+def _comes_to(i: Index, number: int, sizes: Mapping[str, int]) -> bool:
+    first, last = i.bounds(sizes)
+    return first <= number <= last
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:

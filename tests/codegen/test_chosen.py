@@ -92,6 +92,24 @@ def test_places_of_equal_numbers_and_of_none(dtype: str, tiles: tuple[int, int])
     check(graph, schedule(*tiles), parse_spec(SPEC.replace("DTYPE", dtype)).at(), inputs)
 
 
+@pytest.mark.parametrize("tiles", [(2, 8), (1, 128)], ids=str)
+def test_what_is_not_chosen_counts_where_there_is_any(tiles: tuple[int, int]) -> None:
+    """In front of the first tile there is nothing, though the extremum moves there: where all are equal, all are
+    chosen."""
+    changes = ((", k), k)", ", -5), k)"), ("71)", "-5)")), ((", -1), k)", ", 100), k)"), ("t3, -1)", "t3, 100)"))
+    text, spec = GRAPH.replace("DTYPE", "float32").replace("TYPE", "f32"), SPEC.replace("DTYPE", "float32")
+    for in_spec, in_graph in changes:
+        assert in_spec[0] in spec and in_graph[0] in text
+        text, spec = text.replace(*in_graph), spec.replace(*in_spec)
+    graph = parse_mugraph(text)
+    assert {x.accumulator for x in place(graph.kernels[0]).loops[0].anew} == {"P", "Q", "R"}
+    x = torch.zeros(3, 71, 5)
+    x[1, 40:] = 1
+    x[2, 3:, 0] = -torch.inf
+    inputs = {"X": x, "Z": torch.randn(71, 5)}
+    check(graph, schedule(*tiles), parse_spec(spec).at(), inputs)
+
+
 def test_the_fields_see_what_is_chosen_in_the_end() -> None:
     program = lower(parse_spec(SPEC.replace("DTYPE", "float32")).at())
     assert check_equivalence(program, chosen("float32"), 0).ok

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir.derived import lower
@@ -57,6 +58,31 @@ kernel k0 generated b:grid y:grid x:grid c:grid i:tile j:tile
   t[b, y, x, c, i, j] = where(m, X, -inf)
   O[b, y, x, c] = max(t; i, j)
   store O[b, c, y, x] = O
+"""
+COMPARED = """
+mugraph compared float32
+dims b=2 y=7 c=12 i=3 yi=9
+input X f32[b, yi, c]
+output O f32[b, y, c]
+kernel k0 generated b:grid y:grid c:grid i:tile
+  X = load X[b, y + i, c]
+  a[y, i] = index((y + i*2)%3)
+  m[y, i] = OP(a, 1)
+  n[b, y, c, i] = OP(X, 1)
+  t[b, y, c, i] = where(m, X, 0)
+  u[b, y, c, i] = where(n, 0, t)
+  O[b, y, c] = sum(u; i)
+  store O[b, y, c] = O
+"""
+COMPARED_SPEC = """
+name: compared
+dims: {b: 2, y: 7, c: 12, i: 3, yi: 9}
+dtype: float32
+inputs: {X: [b, yi, c]}
+program: |
+  P = X[b, y + i, c]
+  O = sum(where(P OP 1, 0, where((index(y) + 2 * index(i)) % 3 OP 1, P, 0)), i)
+outputs: {O: [b, y, c]}
 """
 WEIGHTED_SPEC = """
 name: weighted
@@ -129,6 +155,49 @@ def test_they_compute_the_same(graph: MuGraph, tiles: str) -> None:
     check(graph, planned(graph, tiles), lower(parse_spec(spec).at()))
 
 
+PARTS = """
+name: parts
+dims: {b: 2, y: 6, z: 5, o: 12, c: 4, i: 3, u: 9}
+dtype: float32
+inputs: {X: [b, u, c], W: [i, c], O: [b, o, c]}
+program: |
+  a = dot(X[b, y + i, c], W, i)
+  O[b, y + 2, c] = a
+outputs: {O: {inout: O}}
+"""
+IN_PART = """
+mugraph parts float32
+dims b=2 y=6 z=5 o=12 c=4 i=3 u=9
+input X f32[b, u, c]
+input W f32[i, c]
+input O f32[b, o, c]
+kernel k0 generated b:grid y:grid c:grid i:tile
+  X = load X[b, y + i, c]
+  W = load W[i, c]
+  a[b, y, c] = dot(X, W; i)
+  store O[b, y + 2, c] = a
+"""
+
+
+def test_rows_behind_a_part_of_a_tensor_are_not_stored() -> None:
+    """Of blocks of 4 rows of 6, the last two would be in another part of the tensor."""
+    graph, program = parse_mugraph(IN_PART), lower(parse_spec(PARTS).at())
+    (k,) = graph.kernels
+    for rows, made in ((2, True), (3, True), (4, False)):
+        s = planned(graph, f"b=1 y={rows} c=4")
+        assert (at_schedule(graph, k, s.kernels["k0"], graph.sizes) is not None) == made
+        check(graph, s, program)
+
+
+@pytest.mark.parametrize(("op", "symbol"), [("eq", "=="), ("ne", "!=")])
+def test_a_number_is_no_mask(op: str, symbol: str) -> None:
+    """x == 1 is neither x nor a mask that holds everywhere."""
+    graph, tiles = parse_mugraph(COMPARED.replace("OP", op)), "b=1 y=2 c=4"
+    assert [e.op for e in kernel_in_registers(graph, tiles).body].count(op) == 3 + 4  # of remainders, and of rows
+    inputs = {"X": torch.arange(2 * 9 * 12).reshape(2, 9, 12).remainder(4).float()}
+    check(graph, planned(graph, tiles), lower(parse_spec(COMPARED_SPEC.replace("OP", symbol)).at()), inputs)
+
+
 def test_comparisons_that_hold_everywhere_are_not_made() -> None:
     """Of rows 4*y_rows - 1 to 4*y_rows + 3 of 12, the first alone may lie outside."""
     k = kernel_in_registers(parse_mugraph(POOLED), "b=1 y=2 x=4 c=2")
@@ -165,7 +234,7 @@ def test_of_other_kernels_there_are_none(changes: tuple[tuple[str, str], ...]) -
         text = text.replace(old, new)
     graph = parse_mugraph(text)
     k = graph.kernels[0]
-    assert windows(k, axes_of(k, graph.sizes), frozenset()) is None
+    assert windows(k, axes_of(k, graph.sizes), frozenset(), ()) is None
 
 
 def test_neighbours_in_memory_are_no_rows_and_sizes_that_differ_by_call_have_none() -> None:
@@ -174,11 +243,11 @@ def test_neighbours_in_memory_are_no_rows_and_sizes_that_differ_by_call_have_non
         graph, inputs=tuple(replace(t, dims=("b", "yi", "c", "xi")) if t.name == "X" else t for t in graph.inputs)
     )
     k, axes = graph.kernels[0], axes_of(graph.kernels[0], graph.sizes)
-    assert windows(k, axes, frozenset()) == Windows(("i", "j"), None)
+    assert windows(k, axes, frozenset(), ()) == Windows(("i", "j"), None)
     k, axes = weighted().kernels[0], axes_of(weighted().kernels[0], weighted().sizes)
-    assert windows(k, axes, frozenset()) == Windows(("i", "j"), "y")
-    assert windows(k, axes, frozenset({"y"})) == Windows(("i", "j"), "x")
-    assert windows(k, axes, frozenset({"i"})) is None
+    assert windows(k, axes, frozenset(), ()) == Windows(("i", "j"), "y")
+    assert windows(k, axes, frozenset({"y"}), ()) == Windows(("i", "j"), "x")
+    assert windows(k, axes, frozenset({"i"}), ()) is None
 
 
 def test_a_schedule_that_asks_for_what_cannot_be_is_one_of_blocks() -> None:

@@ -326,6 +326,9 @@ TWO_LOOPS = {
     "the other way round": (*FIRST, "W[m, k] = where(E, 64, I)", *PLACE[1:]),
     "a sum with others": (*FIRST, "W[m, k] = where(E, I, 64)", "P[m] = sum(W; k)", *PLACE[2:]),
     "another value in each place": ("Z = load Z[m, k]", *FIRST, "W[m, k] = where(E, Z, X)", "Y[m] = sum(W; k)", STORE),
+    "a number that may be nearer than what is chosen": (
+        "Z = load Z[m, k]", *FIRST, "W[m, k] = where(E, Z, 0)", "Y[m] = min(W; k)", STORE,
+    ),
     "it shifts exponents too": (
         *FIRST, "W[m, k] = where(E, I, 64)", "P[m] = min(W; k)", "D[m, k] = exp_sub(X, M)", "L[m] = sum(D; k)",
         "Y[m] = mul(P, L)", STORE,

@@ -7,7 +7,9 @@ import pytest
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.selected import selected
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from tests.pipeline.test_random import problem
 
@@ -69,7 +71,7 @@ NOT_READ = {
         "sum(where(index(k) == 36 - index(i), X, 0), k)",
         "i",
     ),
-    "a remainder that the fields take for random": ("sum(where(index(k) == (index(i) + 1) % 37, X, 0), k)", "i"),
+    "a remainder, which the fields take for random": ("sum(where(index(k) == (index(i) + 1) % 37, X, 0), k)", "i"),
     "not one position": ("sum(where(index(k) <= index(i), X, 0), k)", "i"),
     "what a table names": ("sum(where(index(k) == T, X, 0), k)", "i"),
     "more than what is masked": ("dot(where(index(i) == index(k), X, 0) + 1, Y, k)", "i, n"),
@@ -80,3 +82,12 @@ NOT_READ = {
 @pytest.mark.parametrize("which", NOT_READ)
 def test_others_are_reduced(which: str) -> None:
     assert read(*NOT_READ[which]) is None
+
+
+def test_where_the_verifier_refuses_this_form_the_program_is_searched_as_it_is_written() -> None:
+    """`index(k) < 2` holds everywhere, but fields take it for random: of one position i they know it."""
+    text = spec("dot(where(index(k) == index(i) and index(k) < 2, X, 0), Y, k)", "i, n")
+    text = text.replace("i: 37, k: 37", "i: 1, k: 2")
+    found = search_program(parse_spec(text).at(), find_target("h200"), Options(budget_s=60.0, tune=False))
+    assert found.rejected and found.plans
+    assert found.as_written in {p.id for p in found.plans}

@@ -95,6 +95,8 @@ def test_rows_are_split_by_the_kernel_they_are_multiplied_with() -> None:
     "text",
     [
         LINE.replace("% 2 == 0", "% 2 < 1"),
+        LINE.replace("% 2 == 0", "% 2 == 2"),  # nowhere
+        LINE.replace("% 2 == 0", "% 2 == 0.5"),
         LINE.replace("== 0, P, 0", "== 0, P, 1"),  # the others count too
         LINE.replace("index(y) + 1 - index(i)", "index(y) + 1 - 2 * index(i)"),
         LINE.replace("c, i)", "c)").replace("[b, y, o]", "[b, y, i, o]"),

@@ -38,6 +38,7 @@ INSIDE = (
     .replace("s: 48", "s: 56")
     .replace("where(index(t) - index(w) >= 0, A, -inf)", "A")
 )
+NEGATIVE = GAPS.replace("2 * index(w) <= index(t)", "index(t) >= -(-2 * index(w))")
 LINEAR = INSIDE.replace("softmax(A, w)", "A")
 PLANE = """
 name: neighbourhood
@@ -91,7 +92,7 @@ def test_other_programs_are_as_they_were(text: str) -> None:
     assert by_rows(program(text)) is None
 
 
-@pytest.mark.parametrize("text", [CAUSAL, GAPS, AROUND, BIASED, INSIDE, LINEAR, PLANE])
+@pytest.mark.parametrize("text", [CAUSAL, GAPS, AROUND, BIASED, INSIDE, LINEAR, PLANE, NEGATIVE])
 def test_kernels_are_right(text: str, interpreter: Interpreter) -> None:
     right = program(text)
     form = by_rows(right)

@@ -29,7 +29,7 @@ from mirage_cli.pipeline.models.beside import Beside, given_to, region_beside, t
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import Inductors
 from mirage_cli.pipeline.models.inmodel import choices, keep, kept_beside
-from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.inplace import calls, changed
 from mirage_cli.pipeline.models.layout import laid_out
 from mirage_cli.pipeline.models.outlining import inlined
 from mirage_cli.pipeline.models.pieces import in_pieces
@@ -343,12 +343,13 @@ def as_exported(
     model: torch.nn.Module, exported: torch.fx.GraphModule, function: object, example: Sequence[Any]
 ) -> torch.nn.Module:
     """The model, calls of which raise TraceError where there are more or fewer arguments than in the example, a tensor
-    has another type, or another size that is not dynamic, or what is no tensor differs. So do changes of the mode that
-    the function was in."""
+    has another type, or another size that is not dynamic, or lies where the model changes another, or what is no tensor
+    differs. So do changes of the mode that the function was in."""
     expected, structure = tree_leaves(example), tree_structure(tuple(example))
     tensors = len(example) if all(isinstance(x, torch.Tensor) for x in example) else -1
     fixed = [shape_of(n) for n in placeholders(exported.graph)]
     training = getattr(function, "training", False)
+    in_place = changed_arguments(exported.graph) if len(fixed) == len(expected) else []
 
     def check(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         if named:
@@ -361,6 +362,7 @@ def as_exported(
             if len(fixed) == len(expected) and not fits(x, fixed[i]):
                 sizes = "sizes that differ by call are named by `dynamic`"
                 raise TraceError(f"argument {i}", f"it is {[*x.shape]}, and was {[*y.shape]} in the example; {sizes}")
+        refuse_overlaps(leaves, in_place)
 
     def checked(model: torch.nn.Module) -> torch.nn.Module:
         def train(mode: bool = True) -> torch.nn.Module:
@@ -378,6 +380,30 @@ def as_exported(
             model.validate_inputs = False  # type: ignore[assignment]  # no tensor, and no module
         model._register_deepcopy_hook(checked)  # pyright: ignore[reportPrivateUsage]
     return checked(model)
+
+
+def changed_arguments(graph: torch.fx.Graph) -> list[int]:
+    """The arguments that a model changes in place, by number."""
+    written = {x for n in calls(graph) for x in changed(n)}
+    return [i for i, n in enumerate(placeholders(graph)) if n in written]
+
+
+def refuse_overlaps(given: Sequence[Any], in_place: Sequence[int]) -> None:
+    """Raises TraceError where an argument lies where another does that a model changes."""
+    for i in in_place:
+        for j, x in enumerate(given):
+            if j != i and isinstance(x, torch.Tensor) and overlap(x, given[i]):
+                raise TraceError(f"argument {j}", f"it lies where argument {i} does, which the model changes in place")
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether tensors are known to have elements in one place: they begin in one, or have no gaps."""
+    if 0 in (x.numel(), y.numel()) or torch.compiler.is_compiling():
+        return False
+    first, other = x.data_ptr(), y.data_ptr()
+    if first == other or not (x.is_contiguous() and y.is_contiguous()):
+        return first == other
+    return first < other + y.nbytes and other < first + x.nbytes
 
 
 def leaves_of(given: tuple[Any, ...], structure: TreeSpec) -> list[Any]:
