@@ -527,7 +527,7 @@ def test_positions_along_many_axes_stand_for_all_in_bounds() -> None:
     """Each has fewer where a mask depends on more."""
     of_axes = [Linear(tuple((("index", f"a{i}"), 1) for i in range(n)), 0) for n in (2, 6)]
     sizes = {"s": 600, **{f"a{i}": 100 for i in range(6)}}
-    few, many = (visited([Limit("mask", False, x)], ["s"], sizes, {}) for x in of_axes)
+    few, many = (visited([Limit("mask", "s", False, x)], sizes, {}) for x in of_axes)
     assert (few.ends.size, many.ends.size) == (SAMPLES**2, 4**6)
     assert (few.mean, many.mean) == (pytest.approx(100 / 600, abs=0.01), pytest.approx(298 / 600, abs=0.01))
 
