@@ -203,8 +203,8 @@ def search_program(
         if result.stopped == "interrupted":
             clock.interrupt()
         some = to_verify(result, lowered, options.seed)
-        chosen(program, {c.id: c.graph for c in some}, result.as_written.id)
-        found += verified(lowered, some, options, clock, doing)
+        told = partial(chosen, program, {c.id: c.graph for c in some}, result.as_written.id)
+        found += verified(lowered, some, options, clock, doing, told)
         if any(v.ok or v.net == "time" for _, v in found):
             break
     late = sum(v.net == "time" for _, v in found)
@@ -281,15 +281,26 @@ def _searched(
 
 
 def verified(
-    lowered: Program, chosen: Sequence[ScheduledGraph], options: Options, clock: Clock, doing: Doing
+    lowered: Program,
+    chosen: Sequence[ScheduledGraph],
+    options: Options,
+    clock: Clock,
+    doing: Doing,
+    told: Callable[[], object],
 ) -> list[tuple[ScheduledGraph, Verdict]]:
-    """The verdicts on these, the cheapest first. Each is compared with the program as it was written."""
+    """The verdicts on these, the cheapest first. Each is compared with the program as it was written. told: called in
+    front of all; where nothing is verified behind some time, behind the first, without which there is no kernel."""
+    first = int(math.isfinite(clock.until_s))
     best_us = min(c.predicted_us for c in chosen)
     found: list[tuple[ScheduledGraph, Verdict]] = []
     with Verifier(lowered, [c.graph for c in chosen], options.seed, options.workers, clock) as verifier:
         for i, candidate in enumerate(chosen):
+            if i == first:
+                told()
             doing(f"verifying {i + 1} of {len(chosen)} plans", best_us)
             found.append((candidate, verifier.verdict(i)))
+        if len(chosen) <= first:
+            told()
     return sorted(found, key=lambda x: (x[0].predicted_us, x[0].id))
 
 

@@ -21,13 +21,14 @@ from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.searchers import NO_TIME
-from mirage_cli.pipeline.searching import Failed, Found, Options
+from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec import reader
 from mirage_cli.spec.graph import Dynamic, Graph, dot, silu
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result, Unfinished
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import explore
 from tests.pipeline import made_up_gpu
 
@@ -282,6 +283,18 @@ def test_the_first_kernels_are_compiled_while_plans_are_verified(
     with Kernels(Settings("h200", workers=1, budget=10.0, db=tmp_path / "mirage.db")) as kernels:
         assert all(isinstance(k, Kernel) for k in kernels.of([gated(128)], [1]))
     assert made_up_gpu.Farm.ahead and all("def k0(" in source for source in made_up_gpu.Farm.ahead)
+
+
+@pytest.mark.parametrize(("until_s", "first"), [(math.inf, 0), (3600.0, 1)])
+def test_where_time_may_be_up_the_first_plan_is_verified_in_front_of_compiling(until_s: float, first: int) -> None:
+    told: list[str] = []
+    options = Options(until_s=time.monotonic() + until_s)
+    doing: Any = lambda what, _: told.append(what.split(" of ")[0])  # noqa: E731
+    h200 = find_target("h200")
+    found = search_program(gated(128).program(), h200, options, doing=doing, chosen=lambda *_: told.append("chosen"))
+    assert found.plans
+    told = [x for x in told if x == "chosen" or x.startswith("verifying")]
+    assert told.index("chosen") == first and told[first - 1 : first] == ["verifying 1"] * first
 
 
 def test_an_error_in_compiling_ahead_is_told_in_the_results_of_its_program(
