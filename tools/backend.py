@@ -2,10 +2,10 @@
 
 `python -m tools.backend PAGE [--json FILE] [--budget 6] [--only NAME...] [--part i/n]`: for each of
 `tests/torch_sizes.py` whether it is right (an error of at most twice eager PyTorch's, beside float64), its times over
-Inductor's, and how many kernels are in it. Both are replayed in CUDA graphs, in turn, on arguments that no cache holds:
-in a chain, where calls follow each other, and alone, behind an elementwise kernel whose own time is subtracted; and
-called from Python as they are. `--merge FILE...` makes one page of several runs' rows. The exit code is 1 where one is
-wrong, fails, or is slower than Inductor by more than 2 %.
+those of Inductor in its default mode, and how many kernels are in it. Both are replayed in CUDA graphs, in turn, on
+arguments that no cache holds: in a chain, where calls follow each other, and alone, behind an elementwise kernel whose
+own time is subtracted. Then both are called from Python as they are. `--merge FILE...` makes one page of several runs'
+rows. The exit code is 1 where one is wrong, fails, or is slower than Inductor by more than 2 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.keys import versions
-from mirage_cli.pipeline.models.beside import COLD_L2, LEAST_CALLS, MOST_COPIES, captured, seconds
+from mirage_cli.pipeline.models.beside import ROUNDS, copies, in_contexts
 from mirage_cli.target.gpus import driver_version, local_target
 from tests.torch_sizes import SIZES, case
 from tools.models import share
@@ -37,7 +37,6 @@ from tools.searched import Row, heading, last_line, mean_of, merged, number, tab
 
 SLOWER = 1.02
 """Times over Inductor's from which on the backend is said to be slower."""
-ROUNDS = 15
 CONTEXTS = ("chain", "alone", "python")
 
 
@@ -72,14 +71,11 @@ class Heard(logging.Handler):
         backend.LOG.removeHandler(self)
 
 
-def sets_of(function: Any, args: tuple[Any, ...], l2_bytes: int) -> list[tuple[Any, tuple[Any, ...]]]:
+def sets_of(function: Any, args: tuple[Any, ...]) -> list[tuple[Any, tuple[Any, ...]]]:
     """Copies of a module and its arguments, of which no cache holds all."""
     state = [*function.parameters(), *function.buffers()] if isinstance(function, torch.nn.Module) else []
     tensors = [x for x in (*tree_leaves(args), *state) if isinstance(x, torch.Tensor)]
-    size = sum(x.numel() * x.element_size() for x in tensors)
-    count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size))
-    copies = [(copy.deepcopy(function), tree_map_only(torch.Tensor, torch.clone, args)) for _ in range(count)]
-    return copies * math.ceil(LEAST_CALLS / count)
+    return [(copy.deepcopy(function), tree_map_only(torch.Tensor, torch.clone, args)) for _ in range(copies(tensors))]
 
 
 def called(function: Any, args: tuple[Any, ...]) -> Any:
@@ -98,18 +94,11 @@ def python_us(call: Callable[[], object], times: int = 30) -> float:
 
 def figures(ways: Mapping[str, Callable[..., Any]], sets: Sequence[tuple[Any, ...]]) -> Row:
     """Medians in µs by context and way, and how much the middle half of each way's own samples differs."""
-    spacer = torch.zeros(1 << 16, device="cuda")
-    count = len(sets)
-    chains = {name: captured([partial(f, *x) for x in sets]) for name, f in ways.items()}
-    spaced = {n: captured([lambda f=f, x=x: (spacer.add_(1), f(*x)) for x in sets]) for n, f in ways.items()}
-    empty = captured([lambda: spacer.add_(1)] * count)
-    samples: dict[tuple[str, str], list[float]] = {(c, n): [] for c in CONTEXTS for n in ways}
-    for _ in range(ROUNDS):
-        own = seconds(empty)
-        for name, f in ways.items():
-            samples["chain", name].append(seconds(chains[name]) / count * 1e6)
-            samples["alone", name].append(max(seconds(spaced[name]) - own, 1e-9) / count * 1e6)
-            samples["python", name].append(python_us(partial(f, *sets[0])))
+    samples: dict[tuple[str, str], Sequence[float]] = {}
+    for name, own in zip(ways, in_contexts([*ways.values()], sets), strict=True):
+        samples["chain", name], samples["alone", name] = zip(*own, strict=True)
+    rounds = [[python_us(partial(f, *sets[0])) for f in ways.values()] for _ in range(ROUNDS)]
+    samples |= {("python", name): own for name, own in zip(ways, zip(*rounds, strict=True), strict=True)}
     found: Row = {"spread": {}}
     for (context, name), several in samples.items():
         low, middle, high = statistics.quantiles(several, n=4)
@@ -158,8 +147,7 @@ def one(name: str, budget: float, db: Path) -> Row:
         row["inductor_error"] = error(by_inductor, exact)
         row["state"] = "right" if row["error"] <= 2 * max(eager, 1e-7) else "wrong"
         del exact, by_mirage, by_inductor
-        l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        return row | figures({"mirage": mirage, "inductor": inductor}, sets_of(function, args, l2_bytes))
+        return row | figures({"mirage": mirage, "inductor": inductor}, sets_of(function, args))
     except Exception as problem:  # the border of the run: a function that fails is a row
         return row | {"state": "failed", "problem": last_line(problem), "traceback": traceback.format_exc()}
     finally:

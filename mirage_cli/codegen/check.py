@@ -316,8 +316,8 @@ class _Checker:
                 return (x,)
 
     def together(self, s: plan.Together) -> None:
-        """The tiles of all dimensions are counted, those of a split one by chunk, of one that is walked in part by
-        that."""
+        """The loop counts the tiles of all dimensions: of a split one those of its chunk, and of one that is walked in
+        part those of that part."""
         partly = s.dims[:1] if s.split is not None or s.part is not None else ()
         others = [d for d in s.dims if d not in partly]
         counts = [self.tiles_of(self.dims[d]) for d in others]

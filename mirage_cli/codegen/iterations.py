@@ -112,8 +112,8 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
 
 
 def restarted(k: ScheduledKernel, e: Eqn, x: Anew) -> nodes.Expr:
-    """An accumulator as it is where an extremum has not moved, which is no number for good, or where it has met
-    nothing, and else anew."""
+    """An accumulator, which begins anew where an extremum has moved. It stays where the extremum is no number, which is
+    for good, and where the accumulator has met nothing yet."""
     own, axes = k.block_of(x.extremum), k.axes_of(x.extremum)
     before = nodes.Value(k.before[x.extremum], axes)
     stays: nodes.Expr = nodes.Apply("eq", (own, before), True, axes)

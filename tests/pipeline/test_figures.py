@@ -18,6 +18,7 @@ import mirage_cli
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.callers import Kernels, Settings
+from mirage_cli.pipeline.models import beside as beside_module
 from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
@@ -78,6 +79,23 @@ def test_the_backend_says_what_became_of_regions(
     by_the_backend(tmp_path / "mirage.db")
     (line,) = said
     assert line.endswith("PyTorch's, 2.00 µs is not surely below Inductor's 2.00")
+
+
+def test_samples_are_of_one_call_in_a_chain_and_behind_a_spacer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph takes a second for each call of a contestant, and a tenth for each of the spacer."""
+    calls: list[str] = []
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: SimpleNamespace(add_=lambda _: calls.append("spacer")))
+    monkeypatch.setattr(beside_module, "captured", lambda several: [f() for f in several] and [*calls, calls.clear()])
+    monkeypatch.setattr(
+        beside_module, "seconds", lambda g: sum({"spacer": 0.1, "a": 1.0, "b": 2.0}.get(x, 0) for x in g)
+    )
+    sets = [(1,), (2,), (3,)]
+    samples = beside_module.in_contexts([lambda _: calls.append("a"), lambda _: calls.append("b")], sets)
+    assert [len(own) for own in samples] == [beside_module.ROUNDS] * 2
+    for own, us in zip(samples, (1e6, 2e6), strict=True):
+        assert [*own[0]] == pytest.approx([us, us])
+    found = beside_module.timed(lambda _: calls.append("a"), lambda _: calls.append("b"), sets)
+    assert (found.kernel_us, found.inductor_us) == pytest.approx((1e6, 2e6))
 
 
 def test_the_backend_times_the_kernel_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -100,30 +100,42 @@ def region_beside(kernel: Callable[..., Any], inductor: Callable[..., Any], give
     """Times a region's kernel and Inductor's code for its module."""
     pairs = [*zip(given.tensors, given.computed, strict=True)]
     cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]
-    size = sum(x.numel() * x.element_size() for x in cold)
-    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
     several = {id(x) for x in cold}
-    sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(count)]
+    sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(copies(cold))]
     return timed(kernel, inductor, sets)
+
+
+def copies(tensors: Sequence[torch.Tensor]) -> int:
+    """How many copies of these the L2 does not hold together."""
+    size = sum(x.numel() * x.element_size() for x in tensors)
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    return min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if size else 1
 
 
 def timed(kernel: Callable[..., Any], inductor: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Beside:
     """Times both on these arguments in turn."""
+    samples = in_contexts([kernel, inductor], sets)
+    return Beside(*(statistics.median(math.sqrt(chain * alone) for chain, alone in own) for own in samples))
+
+
+def in_contexts(
+    contestants: Sequence[Callable[..., Any]], sets: Sequence[Sequence[Any]]
+) -> list[list[tuple[float, float]]]:
+    """Samples of each contestant, µs of a call in a chain and alone, taken in turn."""
     sets = [*sets] * math.ceil(LEAST_CALLS / len(sets))
     spacer = torch.zeros(1 << 16, device="cuda")
     with torch.no_grad():
-        contestants = [kernel, inductor]
         chains = [captured([lambda f=f, x=x: f(*x) for x in sets]) for f in contestants]
         spaced = [captured([lambda f=f, x=x: (spacer.add_(1), f(*x)) for x in sets]) for f in contestants]
         alone = captured([lambda: spacer.add_(1)] * len(sets))
-    samples: list[list[float]] = [[], []]
+    samples: list[list[tuple[float, float]]] = [[] for _ in contestants]
+    to_us = 1e6 / len(sets)
     for _ in range(ROUNDS):
         empty = seconds(alone)
-        for i in range(2):
-            own = max(seconds(spaced[i]) - empty, 1e-9)
-            samples[i].append(math.sqrt(seconds(chains[i]) * own) / len(sets) * 1e6)
-    return Beside(*map(statistics.median, samples))
+        for own, chain, behind_spacer in zip(samples, chains, spaced, strict=True):
+            alone_s = max(seconds(behind_spacer) - empty, 1e-9)
+            own.append((seconds(chain) * to_us, alone_s * to_us))
+    return samples
 
 
 def captured(several: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:

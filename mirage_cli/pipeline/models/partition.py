@@ -70,7 +70,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
     known: set[Any] = set()
     unknown: set[Any] = set()
     early: set[Any] = set()  # in front of all
-    given: set[Any] = set()  # rematerialisable of what the graph is given
+    given: set[Any] = set()  # what may be worked out again of the graph's inputs alone
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
         of_given = all(x.op in GIVEN or is_size(x) or x in given for x in n.all_input_nodes)
@@ -92,7 +92,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
                 early.add(n)
                 continue
             alone = not any(u in known or u.op == "output" for u in {*n.users} - early)
-            if n in given and alone:  # PyTorch makes it for itself
+            if n in given and alone:  # PyTorch works it out: no kernel reads it
                 known.remove(n)
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])

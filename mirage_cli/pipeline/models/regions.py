@@ -400,7 +400,7 @@ def region_of(
         return Refused(str(error), None, tuple(map(part.index, error.products)))
     except SpecError as error:
         return Refused(error.diagnostics[0].message, None)
-    except RecursionError:  # of forms that hold each other
+    except RecursionError:  # canonical forms are nested as deeply as operators follow one another
         return Refused("more operators one behind another than are taken at once", None)
     program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
