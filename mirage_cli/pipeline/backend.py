@@ -12,7 +12,8 @@ import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
@@ -25,7 +26,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
-from mirage_cli.pipeline.models.beside import Arguments, in_own_thread, region_beside
+from mirage_cli.pipeline.models.beside import Arguments, Beside, in_own_thread, region_beside
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
@@ -36,6 +37,8 @@ from mirage_cli.pipeline.models.outlining import inlined, replace_call
 from mirage_cli.pipeline.models.region import Kept, Region, Shape, Sized
 from mirage_cli.pipeline.models.regions import PREFIX, as_numbers, cut, for_autograd, only_lifted, results
 from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes, placeholders
+from mirage_cli.pipeline.models.whole import is_faster, may_be_copied, timed_on_copies
+from mirage_cli.store.store import Database
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 LOG = logging.getLogger(__name__)
@@ -75,7 +78,8 @@ def mirage(
     )
     made = compiler_of_graphs(model, example_inputs)
     TensorifyState.clear()  # else Dynamo asks for these numbers in later graphs too, and makes one for each value
-    return inductors_own(model, example_inputs, of_inductor) if compiler.as_given else made
+    own = cache(lambda: inductors_own(model, example_inputs, of_inductor))
+    return own() if compiler.as_given or not compiler.is_faster(model, example_inputs, made, own) else made
 
 
 def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
@@ -110,11 +114,13 @@ def options_of_mode(mode: str) -> dict[str, Any]:
 @dataclass
 class Compiler:
     """Of one graph of Dynamo's. options: of Inductor. as_given: whether Inductor is to compile that graph: it is not
-    differentiated, and no kernel is in it. What AOTAutograd and Inductor have both wrapped takes the CPU longer."""
+    differentiated, and no kernel is in it. What AOTAutograd and Inductor have both wrapped takes the CPU longer.
+    kernels: in a graph that is not differentiated."""
 
     settings: Settings
     options: Mapping[str, Any]
     as_given: bool = False
+    kernels: Mapping[Any, Kernel] = field(default_factory=dict[Any, Kernel])
 
     def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """One graph of AOTAutograd, as a function of a list of its inputs."""
@@ -122,9 +128,31 @@ class Compiler:
 
     def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The same of one that is not differentiated."""
-        kernels = with_kernels(model, self.settings)
+        self.kernels = kernels = with_kernels(model, self.settings)
         self.as_given = not kernels and on_gpu(example_inputs)
         return make_boxed_func(model.forward) if self.as_given else self.around(kernels, model, example_inputs)
+
+    def is_faster(
+        self,
+        model: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        made: Callable[..., Any],
+        own: Callable[[], Callable[..., Any]],
+    ) -> bool:
+        """Whether the graph with its kernels, `made`, takes less time than Inductor's `own` code for all of it. Known
+        from the database; timed once, at fixed sizes, where there is a budget."""
+        if not self.kernels or any(k.program.dynamic for k in self.kernels.values()):
+            return True
+        target, _ = self.settings.gpu()
+
+        def both() -> Beside:
+            return timed_on_copies(made, own(), example_inputs)
+
+        measured = both if self.settings.budget and may_be_copied(example_inputs) else None
+        with Database(self.settings.path) as store:
+            return is_faster(
+                model, example_inputs, [*self.kernels.values()], Figures(store, target), measured, LOG.info
+            )
 
     def around(
         self, kernels: Mapping[Any, Kernel], model: torch.fx.GraphModule, example_inputs: Sequence[Any]

@@ -228,6 +228,13 @@ class Settings:
             raise OptionError(f"workers are a whole number, 1 to {MAX_WORKERS}", self.workers)
         return chosen_target(self.target)
 
+    @property
+    def path(self) -> Path:
+        """Of the database."""
+        from mirage_cli.store.store import default_path
+
+        return Path(self.db) if self.db else default_path()
+
 
 class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager. Raises TargetError,
@@ -247,13 +254,12 @@ class Kernels:
         on_tuning: Callable[[str], None] = lambda _: None,
     ) -> None:
         from mirage_cli.pipeline.searching import Options
-        from mirage_cli.store.store import default_path
 
         s = settings
         self.target, self.measures = s.gpu()
         workers = s.workers or WORKERS.value()
         self.options = Options(workers, budget_s=s.budget, seed=s.seed, in_model=in_model)
-        self.path = Path(s.db) if s.db else default_path()
+        self.path = s.path
         self.stack = ExitStack()
         self.in_time, self.on_tuning = in_time, on_tuning
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
+from mirage_cli.pipeline.models.whole import may_be_copied
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
 
 assert kernels  # a fixture
@@ -49,12 +50,14 @@ def optimized(db: Path) -> int:
     return sum(isinstance(x, Replaced) for x in fast.children())
 
 
-def by_the_backend(db: Path) -> int:
+def by_the_backend(db: Path, tune_s: float = 0.0) -> int:
     """How many kernels run."""
     torch._dynamo.reset()
     model = Mlp().eval().requires_grad_(False)
     StandIn.calls = 0
-    torch.testing.assert_close(torch.compile(model, backend="mirage", options={"db": str(db)})(X), model(X))
+    torch.testing.assert_close(
+        torch.compile(model, backend="mirage", options={"db": str(db), "tune": tune_s})(X), model(X)
+    )
     return StandIn.calls
 
 
@@ -222,8 +225,9 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
         lowered.extend(operators(graph))
         return backend_module.make_boxed_func(graph.forward)
 
+    kernel = SimpleNamespace(program=SimpleNamespace(dynamic=("s",), changed=()))
     monkeypatch.setattr(compile_fx, "compile_fx", partial(compile_fx.compile_fx, inner_compile=without_code))
-    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {"a kernel": None})
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {"a kernel": kernel})
     monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
     monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
     torch._dynamo.reset()
@@ -290,3 +294,46 @@ def test_a_model_is_timed_as_a_whole_once(times: list[Beside], tmp_path: Path, m
         patch.setattr(torch, "compile", lambda f, **_: f)
         mirage_cli.optimize(Mlp().eval(), (X[:3],), db=tmp_path / "mirage.db", say=lambda _: None)
     assert len(timed) == 2
+
+
+def test_a_graph_of_the_backend_is_timed_as_a_whole_once(
+    times: list[Beside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it may be tuned: whoever serves obeys what is known then, and times nothing."""
+    times += [Beside(1.0, 2.0)] * 3
+    timed: list[int] = []
+
+    def on_copies(kernels: Callable[..., Any], inductor: Callable[..., Any], inputs: Sequence[Any]) -> Beside:
+        for some in (kernels, inductor):
+            torch.testing.assert_close([*some(*inputs)], [*inductor(*inputs)])
+        timed.append(1)
+        return Beside(3.0, 2.0)
+
+    monkeypatch.setattr(backend_module, "timed_on_copies", on_copies)
+    monkeypatch.setattr(backend_module, "may_be_copied", lambda _: True)
+    monkeypatch.setattr(backend_module, "inductors_own", lambda model, *_: model.forward)
+    db = tmp_path / "mirage.db"
+    assert by_the_backend(db) > 0 and not timed, "nothing is timed without a budget"
+    assert by_the_backend(db, 1.0) == len(timed) > 0, "called where it is timed, and then no more"
+    assert by_the_backend(db) == by_the_backend(db, 1.0) == 0 and len(timed) == 1
+
+
+def test_what_cannot_be_timed_as_a_whole_keeps_its_kernels(tmp_path: Path, times: list[Beside]) -> None:
+    """An operator that waits for the GPU is in no CUDA graph."""
+    times += [Beside(1.0, 2.0)] * 3
+    said: list[str] = []
+
+    def fails(*_: Any) -> Beside:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda f, **_: f)
+        patch.setattr(model_module, "timed", fails)
+        fast = mirage_cli.optimize(Mlp().eval(), (X,), db=tmp_path / "mirage.db", say=said.append)
+    assert any(isinstance(x, Replaced) for x in fast.children())
+    assert said[-1] == "the model was not timed as a whole: operation not permitted when stream is capturing"
+
+
+def test_copies_stand_for_tensors_that_lie_apart() -> None:
+    with_one = [torch.empty(4, device="meta"), 3]
+    assert not may_be_copied([X]) and not may_be_copied(with_one), "they are on no GPU"

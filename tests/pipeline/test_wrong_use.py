@@ -24,6 +24,7 @@ from mirage_cli.errors import MirageError, NoKernelError, TraceError
 from mirage_cli.pipeline.backend import mirage, with_kernels
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.models import model as model_module
+from mirage_cli.pipeline.models import whole as whole_module
 from mirage_cli.pipeline.models.beside import Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import exported
@@ -168,7 +169,7 @@ def test_a_model_that_is_no_faster_as_a_whole_stays_pytorchs(
     monkeypatch.setattr(Kernels, "measures", property(lambda _: True, lambda *_: None), raising=False)
     monkeypatch.setattr(model_module, "region_beside", lambda *_: Beside(1.0, 2.0))
     monkeypatch.setattr(model_module, "timed", lambda *_: Beside(whole_us, 2.0))
-    monkeypatch.setattr(model_module, "OPERATOR_S", operator_s)
+    monkeypatch.setattr(whole_module, "OPERATOR_S", operator_s)
     monkeypatch.setattr(torch, "compile", lambda f, **_: f)
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     model, said = Mlp().eval(), list[str]()

@@ -38,6 +38,7 @@ from mirage_cli.pipeline.models.regions import PREFIX, Cut, attribute, cut, expo
 from mirage_cli.pipeline.models.straight import Steps
 from mirage_cli.pipeline.models.symbols import placeholders, shape_of
 from mirage_cli.pipeline.models.taken import table
+from mirage_cli.pipeline.models.whole import is_faster
 from mirage_cli.pipeline.processes import ahead
 from mirage_cli.store.store import Database
 
@@ -47,10 +48,6 @@ SURELY, SURELY_US = 0.98, 0.4
 """A kernel is used if its time and these µs are together below this part of Inductor's. Inductor's code takes up to so
 much longer as a region than in the whole graph: on an H200, three of 29 kernels that were used without this margin made
 their functions slower. It was chosen by these functions."""
-WHOLE_S = 20.0
-"""What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
-OPERATOR_S = 0.02
-"""Of that for each operator: 33 s for the 1,653 that a cut of Llama with 32 layers has, on an H200's host."""
 AT_ONCE = partial(print, flush=True)
 """Prints a line that is to be read while the work goes on."""
 
@@ -203,7 +200,12 @@ def optimize(
                 if in_model:
                     with unchanged(original, example_inputs):
                         used |= fastest_within(model, example_inputs, used, figures, inductors, IN_MODEL * budget, say)
-                if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
+
+                def both() -> Beside:
+                    with unchanged(original, example_inputs):
+                        return timed(model, torch.compile(module, dynamic=False), [example_inputs])
+
+                if not (used and is_faster(original, example_inputs, [*used.values()], figures, both, say)):
                     compiled = Function(torch.compile(module, dynamic=dynamic is not None))
                     return as_exported(compiled, original, function, example_inputs)
     called_plainly(model, example_inputs)
@@ -295,49 +297,6 @@ def between(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
         if name.startswith(PREFIX) and not isinstance(module, Replaced):
             inlined(model, name)
     return [*in_pieces(model), *(k.original for k in kernels)]
-
-
-def is_faster(
-    model: torch.fx.GraphModule,
-    original: torch.fx.GraphModule,
-    module: torch.nn.Module,
-    inputs: Sequence[Any],
-    say: Callable[[str], object],
-    figures: Figures,
-    kernels: Sequence[Kernel],
-) -> bool:
-    """Whether a compiled model with these kernels takes less time as a whole than Inductor's code for the module that
-    it was exported from. original: its graph without kernels.
-
-    What was once timed is known. Where it would take long to compile the original, the two are not timed.
-    """
-    text = whole_text(original, inputs)
-    whole = figures.of_model(text, kernels)
-    if whole is None:
-        if (compiling_s := OPERATOR_S * operators(original)) > WHOLE_S:
-            say(f"the model was not timed as a whole: Inductor would take some {compiling_s:.0f} s to compile it")
-            return True
-        say("Inductor compiles the model without kernels, to be timed beside it")
-        with unchanged(original, inputs):
-            whole = timed(model, torch.compile(module, dynamic=False), [inputs])
-        figures.keep_model(text, kernels, whole)
-    say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
-    if whole.kernel_us >= whole.inductor_us:
-        say("it stays PyTorch's, which is as fast as a whole")
-    return whole.kernel_us < whole.inductor_us
-
-
-def operators(model: torch.fx.GraphModule) -> int:
-    """How many a call of the model runs."""
-    inner = (attribute(model, n.target) for n in model.graph.find_nodes(op="call_module"))
-    return len(calls(model.graph)) + sum(operators(m) for m in inner if isinstance(m, torch.fx.GraphModule))
-
-
-def whole_text(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
-    """What stands around the kernels of a model, and for which tensors."""
-    held = [n.meta.get("val") for n in model.graph.nodes if n.op == "get_attr"]
-    tensors = [x for x in (*held, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
-    return "\n".join([str(model.graph), *(f"{tuple(x.shape)} {x.dtype}" for x in tensors)])
 
 
 def as_exported(
