@@ -20,6 +20,7 @@ from mirage_cli.codegen import axisnames, nodes
 from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.exponents import merges_alone, postponed
+from mirage_cli.ir.largest import largest
 from mirage_cli.ir.late import COPY_BYTES
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
@@ -36,6 +37,8 @@ LINE_BYTES = 128
 """A cache line (CUDA C++ programming guide)."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for a matrix product where an axis is too small for it."""
+LARGEST_SHIFT = float(1 << 30)
+"""m · log2 e is off by up to 2^-24 of itself, and exp2 of more than 128 is infinite in float32."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
 
@@ -172,15 +175,17 @@ class ScheduledKernel:
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:
-        """Running maxima m for which exp(x - m) subtracts before it multiplies by log2 e: all in float32; and those
-        that other loops, the end of the kernel or other kernels subtract so, but for merging chunks.
+        """Running maxima m for which exp(x - m) subtracts before it multiplies by log2 e: all in float32; those that
+        other loops, the end of the kernel or other kernels subtract so, but for merging chunks; and those that may be
+        so large (`ir/largest.py`) that what they are rounded to is off by more than exp2 takes.
 
         The rest multiply and add at once. What m · log2 e is rounded to on the way scales all exponentials of a loop
         alike, which cancels where they meet one another alone.
         """
         inside = {m for loop in self.placement.loops for m in loop.running}
-        if self.float32_accurate:
+        if self.float32_accurate or not inside:
             return frozenset(inside)
+        large = {m for m, size in largest(self.graph)[self.kernel.name].items() if size > LARGEST_SHIFT}
         stored = {s.value for s in self.kernel.stores if not merges_alone(self.graph, s.buffer)}
         behind = {
             str(e.args[1])
@@ -189,7 +194,18 @@ class ScheduledKernel:
             if isinstance(e, Eqn) and OPS[e.op].shift
             if not isinstance(segment, Loop) or e.args[1] not in segment.running
         }
-        return frozenset(inside & (stored | behind))
+        return frozenset(inside & (stored | behind | large))
+
+    @cached_property
+    def read_behind_loops(self) -> frozenset[str]:
+        """What is stored, or read outside of loops or in other loops than it is made in."""
+        stored = {s.value for s in self.kernel.stores}
+        made = [{s.out for s in x.steps} if isinstance(x, Loop) else set[str]() for x in self.placement.segments]
+        read = (
+            {v for e in x.steps if isinstance(e, Eqn) for v in e.values} - inside
+            for x, inside in zip(self.placement.segments, made, strict=True)
+        )
+        return frozenset(stored.union(*read))
 
     @cached_property
     def postponed(self) -> Mapping[str, float]:

@@ -84,9 +84,8 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     """What an iteration does to an accumulator, `accumulated`."""
     k = s.scheduled
     if e.out in s.running:
-        block, factor = computed(s, e).expr, k.postponed.get(e.values[0])
-        block = block if factor is None else nodes.Scaled(block, factor)
-        yield plan.Advance(e.out, block, shows_nan(k, e), e.out in k.subtracted_first)
+        factor = k.postponed.get(e.values[0], 1.0)
+        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(k, e), e.out in k.subtracted_first, factor)
         return
     axes = accumulated(k, e, degrees, defers)
     if e.out in k.before:
@@ -130,5 +129,6 @@ def completed(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> lis
     """What is left to do of an accumulator, `accumulated`, after its loop."""
     kept = replace(k.block_of(e.out), axes=accumulated(k, e, degrees, defers))
     if kept.axes == k.axes(e.dims):
-        return []
+        factor = k.postponed.get(e.values[0]) if e.out in k.read_behind_loops else None
+        return [plan.Let(e.out, nodes.Scaled(kept, factor))] if factor is not None else []
     return [plan.Complete(e.out, across(k, e, kept) if defers else unfolded(k, e, kept))]

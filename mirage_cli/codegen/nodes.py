@@ -681,8 +681,8 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class ExpDifference:
-    """exp(factor · x - m). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is
-    m log2 e."""
+    """exp(factor · (x - m)). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is
+    factor · m · log2 e."""
 
     x: Expr
     shift: Expr

@@ -151,12 +151,13 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Moves a running maximum, and notes its shift and its factor."""
+    """Moves a running maximum, and notes its shift and its factor. factor: what it is multiplied by behind the loop."""
 
     out: str
     block: Expr
     nan: bool
     exact: bool
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,9 +313,9 @@ def _advance(s: p.Advance, names: Names) -> Iterator[str]:
     yield f"{m}_next = tl.maximum({m}, {_expr(s.block, names)}{nan})  # running maximum"
     finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
     yield f"{m}_shift = {finite}"
-    yield f"{m}_scale = {_exp_of_difference(m, f'{m}_shift', True)}"
+    yield f"{m}_scale = {_exp_of_difference(m, f'{m}_shift', True, s.factor)}"
     if not s.exact:
-        yield f"{m}_shift = {m}_shift * {LOG2E!r}"
+        yield f"{m}_shift = {m}_shift * {s.factor * LOG2E!r}"
     yield f"{m} = {m}_next"
 
 
@@ -725,11 +725,10 @@ def _entries(x: nodes.Entries, names: Names) -> str:
     return f"tl.reshape(tl.gather({_expr(x.table, names)}, {flat}, 0), {shape})"
 
 
-def _exp_of_difference(x: str, shift: str, exact: bool, factor: float = 1.0) -> str:
+def _exp_of_difference(x: str, shift: str, exact: bool, factor: float) -> str:
     if not exact:
         return f"tl.exp2({x} * {factor * LOG2E!r} - {shift})"
-    scaled = x if factor == 1.0 else f"{x} * {factor!r}"
-    return f"tl.exp2(({scaled} - {shift}) * {LOG2E!r})"
+    return f"tl.exp2(({x} - {shift}) * {factor * LOG2E!r})"
 
 
 def _power(x: str, exponent: Fraction, exact: bool) -> str:

@@ -1,10 +1,10 @@
 """Numbers that scores are multiplied by, moved behind their maximum and into their exponent.
 
     t[q, s] = mul(a, c);  x[q, s] = where(mask, t, -inf);  m[q] = max(x; s), running;  p[q, s] = exp_sub(x, m)
-    --> m = c * max(where(mask, a, -inf)),  p = exp(c * where(mask, a, -inf) - m)
+    --> n = max(where(mask, a, -inf)),  p = exp(c * (where(mask, a, -inf) - n)), and m = c * n behind the loop
 
 For c > 0 rounding keeps the order, so that m is the same number, and c needs no operation for each element: it is a
-factor of the multiply-add in front of the exponential. A later loop, which has m whole, would need c for each element:
+factor of log2 e, which the exponential multiplies by. A later loop, which has m whole, would need c for each element:
 where one makes the scores again, they keep their factor.
 """
 

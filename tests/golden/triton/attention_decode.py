@@ -82,16 +82,17 @@ def k0(K_ptr, Q_ptr, t2_part_ptr, t5_part_ptr, v0_part_ptr, K_desc, V_desc):
         V = tl.reshape(V_desc.load([t_b, t_h, s_s, 0]), [BLOCK_s, BLOCK_e])  # [s, e]
         t0 = tl.dot(Q, K)  # [g, s]
         t1 = t0  # [g, s]
-        t2_next = tl.maximum(t2, (tl.max(t1, axis=1) * 0.08838834764831843))  # running maximum
+        t2_next = tl.maximum(t2, tl.max(t1, axis=1))  # running maximum
         t2_shift = tl.where(tl.abs(t2_next) == float("inf"), 0.0, t2_next)
-        t2_scale = tl.exp2((t2 - t2_shift) * 1.4426950408889634)
-        t2_shift = t2_shift * 1.4426950408889634
+        t2_scale = tl.exp2((t2 - t2_shift) * 0.12751743082459868)
+        t2_shift = t2_shift * 0.12751743082459868
         t2 = t2_next
         t4 = tl.exp2(t1 * 0.12751743082459868 - t2_shift[:, None])  # [g, s]
         t5 = t5 * t2_scale
         t5 += tl.sum(t4, axis=1)  # [g]
         v0 = v0 * t2_scale[:, None]
         v0 = tl.dot(t4.to(tl.float16), V, v0)  # [g, e]
+    t2 = (t2 * 0.08838834764831843)  # [g]
     release_next()
     tl.store(t2_part_ptr + chunk * 128 + i_b * 16 + i_h * 8 + i_g, t2.to(tl.float32), mask=in_g)
     tl.store(t5_part_ptr + chunk * 128 + i_b * 16 + i_h * 8 + i_g, t5.to(tl.float32), mask=in_g)

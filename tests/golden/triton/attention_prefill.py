@@ -68,10 +68,10 @@ def k0(Q_ptr, O_ptr, K_desc, V_desc):
         t0 = tl.dot(Q, K)  # [q, s]
         A = t0  # [q, s]
         t5 = A  # [q, s]
-        t6_next = tl.maximum(t6, (tl.max(t5, axis=1) * 0.08838834764831843))  # running maximum
+        t6_next = tl.maximum(t6, tl.max(t5, axis=1))  # running maximum
         t6_shift = tl.where(tl.abs(t6_next) == float("inf"), 0.0, t6_next)
-        t6_scale = tl.exp2((t6 - t6_shift) * 1.4426950408889634)
-        t6_shift = t6_shift * 1.4426950408889634
+        t6_scale = tl.exp2((t6 - t6_shift) * 0.12751743082459868)
+        t6_shift = t6_shift * 0.12751743082459868
         t6 = t6_next
         t8 = tl.exp2(t5 * 0.12751743082459868 - t6_shift[:, None])  # [q, s]
         t9 = t9 * t6_scale
@@ -87,10 +87,10 @@ def k0(Q_ptr, O_ptr, K_desc, V_desc):
         t0 = tl.dot(Q, K)  # [q, s]
         A = t0  # [q, s]
         t5 = tl.where(t4, A, float("-inf"))  # [q, s]
-        t6_next = tl.maximum(t6, (tl.max(t5, axis=1) * 0.08838834764831843))  # running maximum
+        t6_next = tl.maximum(t6, tl.max(t5, axis=1))  # running maximum
         t6_shift = tl.where(tl.abs(t6_next) == float("inf"), 0.0, t6_next)
-        t6_scale = tl.exp2((t6 - t6_shift) * 1.4426950408889634)
-        t6_shift = t6_shift * 1.4426950408889634
+        t6_scale = tl.exp2((t6 - t6_shift) * 0.12751743082459868)
+        t6_shift = t6_shift * 0.12751743082459868
         t6 = t6_next
         t8 = tl.exp2(t5 * 0.12751743082459868 - t6_shift[:, None])  # [q, s]
         t9 = t9 * t6_scale

@@ -119,16 +119,17 @@ def k0(GK_ptr, V_ptr, Q_ptr, K_ptr, GQ_ptr, t18_part_ptr, t21_part_ptr, v2_part_
         Kn = (v1 * K.to(tl.float32))  # [d, s]
         t4 = tl.dot(Qn.to(tl.float16), Kn.to(tl.float16))  # [q, s]
         t5 = t4  # [q, s]
-        t18_next = tl.maximum(t18, (tl.max(t5, axis=1) * 0.125))  # running maximum
+        t18_next = tl.maximum(t18, tl.max(t5, axis=1))  # running maximum
         t18_shift = tl.where(tl.abs(t18_next) == float("inf"), 0.0, t18_next)
-        t18_scale = tl.exp2((t18 - t18_shift) * 1.4426950408889634)
-        t18_shift = t18_shift * 1.4426950408889634
+        t18_scale = tl.exp2((t18 - t18_shift) * 0.18033688011112042)
+        t18_shift = t18_shift * 0.18033688011112042
         t18 = t18_next
         t20 = tl.exp2(t5 * 0.18033688011112042 - t18_shift[:, None])  # [q, s]
         t21 = t21 * t18_scale
         t21 += tl.sum(t20, axis=1)  # [q]
         v2 = v2 * t18_scale[:, None]
         v2 = tl.dot(t20.to(tl.float16), V, v2)  # [q, e]
+    t18 = (t18 * 0.125)  # [q]
     tl.store(t18_part_ptr + chunk * 512 + i_h * 256 + i_q, t18.to(tl.float32))
     tl.store(t21_part_ptr + chunk * 512 + i_h * 256 + i_q, t21.to(tl.float32))
     tl.store(v2_part_ptr + chunk * 32768 + i_h * 16384 + i_q[:, None] * 64 + i_e[None, :], v2.to(tl.float32))
