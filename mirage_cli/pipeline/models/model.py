@@ -44,10 +44,9 @@ from mirage_cli.store.store import Database
 
 IN_MODEL = 0.15
 """The part of a budget in which kernels are chosen for how fast the whole model is."""
-SURELY, SURELY_US = 0.98, 0.4
-"""A kernel is used if its time and these µs are together below this part of Inductor's. Inductor's code takes up to so
-much longer as a region than in the whole graph: on an H200, three of 29 kernels that were used without this margin made
-their functions slower. It was chosen by these functions."""
+SURELY = 0.98
+"""The part of Inductor's time that a region's kernel may take: less than what two runs of one kernel differ by is no gain.
+"""
 AT_ONCE = partial(print, flush=True)
 """Prints a line that is to be read while the work goes on."""
 
@@ -437,7 +436,7 @@ def gains(
 
 def faster(gain: Gain, beside: Beside) -> Gain:
     """The gain where the kernel was seen to take less time than Inductor's code; else none, and why."""
-    if beside.kernel_us + SURELY_US < SURELY * beside.inductor_us:
+    if beside.kernel_us < SURELY * beside.inductor_us:
         return replace(gain, beside=beside)
     why = f"{beside.kernel_us:.2f} µs is not surely below Inductor's {beside.inductor_us:.2f}"
     return Gain(gain.region, None, why, beside)
