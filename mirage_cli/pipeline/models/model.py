@@ -45,8 +45,7 @@ from mirage_cli.store.store import Database
 IN_MODEL = 0.15
 """The part of a budget in which kernels are chosen for how fast the whole model is."""
 SURELY = 0.98
-"""The part of Inductor's time that a region's kernel may take: less than what two runs of one kernel differ by is no gain.
-"""
+"""The part of Inductor's time that a region's kernel may take: two runs of one kernel differ by a percent or more."""
 AT_ONCE = partial(print, flush=True)
 """Prints a line that is to be read while the work goes on."""
 
