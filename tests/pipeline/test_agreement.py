@@ -191,6 +191,21 @@ def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones()
     assert found.left == {} and len(found.regions) == 1
 
 
+def test_powers_beyond_the_type_are_compared_on_fractions() -> None:
+    """Of normal numbers they are infinite on the way: PyTorch makes no number where float64 has one that is itself
+    beyond the type."""
+
+    def decayed(x: torch.Tensor, rate: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        distance = torch.arange(400)[:, None] - torch.arange(400)[None, :]
+        return (x @ x.mT * rate[:, None, None] ** distance.clamp(min=0)) @ y
+
+    given = torch.randn(2, 400, 8), torch.rand(2), torch.randn(2, 400, 8)
+    found = cut(exported(as_module(decayed), given))
+    assert found.left == {} and len(found.regions) == 1
+    module, wrong = found.model.get_submodule(found.regions[0].module), as_module(lambda *x: decayed(*x) * 1.05)
+    assert not agrees(module, cut(exported(wrong, given)).regions[0])
+
+
 def test_products_of_many_factors_are_compared_on_moderate_numbers() -> None:
     """Normal ones and those between 0 and 1 go beyond float16, and of small ones it has no normal number."""
 
