@@ -127,8 +127,10 @@ def restarted(k: ScheduledKernel, e: Eqn, x: Anew) -> nodes.Expr:
 
 def completed(k: ScheduledKernel, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
     """What is left to do of an accumulator, `accumulated`, after its loop."""
-    kept = replace(k.block_of(e.out), axes=accumulated(k, e, degrees, defers))
-    if kept.axes == k.axes(e.dims):
-        factor = k.postponed.get(e.values[0]) if e.out in k.read_behind_loops else None
-        return [plan.Let(e.out, nodes.Scaled(kept, factor))] if factor is not None else []
-    return [plan.Complete(e.out, across(k, e, kept) if defers else unfolded(k, e, kept))]
+    kept, own = replace(k.block_of(e.out), axes=accumulated(k, e, degrees, defers)), k.block_of(e.out)
+    done: list[Statement] = []
+    if kept.axes != own.axes:
+        done.append(plan.Complete(e.out, across(k, e, kept) if defers else unfolded(k, e, kept)))
+    if e.out in k.read_behind_loops and e.values[0] in k.postponed:
+        done.append(plan.Let(e.out, nodes.Scaled(own, k.postponed[e.values[0]])))
+    return done
