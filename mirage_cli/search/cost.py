@@ -49,11 +49,8 @@ OVERESTIMATE = 1.18
 """Of the registers that a thread may have, how many it is estimated to take at most. Of 259 kernels of 11 programs that
 were compiled for sm_90 before `search.live` counted what is held, 73 spilled more than 128 bytes: 52 of these were
 estimated to take more, and 9 of the others. Since then, of 258 kernels, 72 spilled: 52 of these are, and 14 others."""
-
-
 CHAINED = 128
 """Elements that products sum in an iteration of the loops to which `step_us` was fitted."""
-
 MOST_BLOCKS = 32
 """That share a multiprocessor (CUDA C++ Programming Guide, compute capability 9.0)."""
 LANES_DOWN, LANES_ACROSS = 8, 4
@@ -74,6 +71,7 @@ TERMS: Mapping[str, str] = {
     "operands": "warps read their operands of a product from shared memory",
     "launch": "each kernel costs its launch",
     "overlap": "a kernel that starts early hides a part of that",
+    "starts": "blocks start one after the other, those of such a kernel half as fast",
     "sum": "a part of what does not dominate is not hidden",
     "pauses": "few blocks and stages hide less of it",
     "apart": "and with windows in registers, which are all loaded before anything is computed, so do few warps",
@@ -438,6 +436,11 @@ def ramp_us(x: Launch) -> Array:
     return x.target.costs.ramp_us * (1.0 - x.term("overlap", x.batch.overlap, 1.0))
 
 
+def starts_us(x: Launch, work: Array) -> Array:
+    """What program instances · `start_us`, twice that where the kernel may overlap, is more than their work"""
+    return x.term("starts", np.maximum(0.0, x.programs * x.target.costs.start_us * (1.0 + x.batch.overlap) - work), 0.0)
+
+
 def work_us(x: Launch, times: Array, segments: Sequence[Segment], o: Occupancy) -> Array:
     """longest + (shown + (1 - shown) · exposed / (alone · deepest²)) · (Σ times - longest)
 
@@ -578,10 +581,12 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     alone = x.term("lengths", lengths(x, segments), 1.0)
     busy = {name: us if name == "latency" else us * alone for name, us in busy.items()}
     times = np.array([x.term(name, us, 0.0) for name, us in busy.items()])
+    work = work_us(x, times, segments, o)
     parts = {
         "launch": launch_us(x),
         "ramp": ramp_us(x),
-        "work": work_us(x, times, segments, o),
+        "work": work,
+        "starts": starts_us(x, work),
         "stores": stores_us(x, stored, o),
         "meetings": meetings_us(x, segments, o),
         "early": -early_us(x),

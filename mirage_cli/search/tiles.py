@@ -65,9 +65,9 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matrix: f
     if d in matrix:
         return _of_products(m, d, sizes, coarse, matrix)
     if d in m.grid:
-        choices = (
-            sorted({1, min(4, top), min(64, top), 512}) if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-        )
+        choices = sorted({1, min(4, top), min(64, top), 512}) if coarse else [2**n for n in range(11)]
+        if len(m.kernel.roles) == 1:
+            choices += [2048] if coarse else [2048, 4096]  # as many of fewer elements take longer to start than to work
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
         whole = prod(whole_blocks(m.kernel, sizes).values())
