@@ -478,3 +478,18 @@ def test_forms_beyond_pythons_recursion_are_pytorchs(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(regions, "computed_hash", deep)
     found = cut(exported(as_module(lambda x: x.exp() * 2), (torch.randn(3),)))
     assert not found.regions and "one behind another" in next(iter(found.left.values()))
+
+
+@pytest.mark.parametrize(("long", "looked_up"), [(512, False), (2048, True)])
+def test_numbers_that_are_worked_out_name_rows_where_a_comparison_would_read_much(long: int, looked_up: bool) -> None:
+    """The last token of each sequence: of 64 × 2048 × 32 numbers it needs 2048."""
+    x = torch.empty(64, long, 32)
+
+    def last(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[torch.arange(64), lengths - 1] * 2.0
+
+    found = cut(exported(as_module(last), (x, torch.full((64,), long))))
+    (region,) = found.regions
+    tables = [t for t in region.graph.program().inputs if t.dtype == "int64"]
+    assert len(tables) == 1
+    assert (tables[0].below is not None) is looked_up

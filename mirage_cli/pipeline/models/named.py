@@ -37,6 +37,8 @@ WHOLE = (torch.int32, torch.int64)
 MANY_COMPARISONS = 1 << 26
 """Of numbers with those of rows: as many take a GPU longer (6 µs, at three operations each) than one more kernel that
 stores the numbers."""
+MANY_READ = 1 << 22
+"""Elements of what is looked up in. To compare, a kernel reads them all: as many of two bytes take a GPU two µs."""
 
 
 @has_side_effect
@@ -118,7 +120,9 @@ def is_worked_out(reader: Any, named: Named) -> bool:
     made, rows = shape_of(reader), [size_of(x) for x in row_of(reader).named(reader)]
     if not all(isinstance(n, int) for n in (*made, *rows)):
         return False
-    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= MANY_COMPARISONS
+    tables = [shape_of(x.of) for x in row_of(reader).named(reader)]
+    read = max((math.prod(t) for t in tables if all(isinstance(n, int) for n in t)), default=0)
+    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= MANY_COMPARISONS or read >= MANY_READ
 
 
 def unturned(user: Any, index: Any) -> tuple[Any, Any]:
