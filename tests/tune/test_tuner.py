@@ -1350,7 +1350,7 @@ def test_the_best_may_be_a_schedule_that_the_cost_model_has_no_room_for() -> Non
     proposals = Proposals({"g": golden("gated_mlp")}, H200, Trials(), seed=0)
 
     def shares(*trials: Trial) -> list[float]:
-        return proposals.shares("g", trials, lambda *_: False)
+        return proposals.shares("g", trials)
 
     assert shares(Trial("g", large, "")) == []
     assert shares(Trial("g", start, "")) == shares() == [1.0]
@@ -1755,9 +1755,9 @@ def test_a_program_as_written_that_is_far_behind_comes_behind_the_best_of_others
     """And is timed behind what is compiled together with it, in any case."""
     fast = golden("gated_mlp")
     graphs = {"written": fast.resized({**fast.sizes, "m": 8192}), "g": fast}
-    first = Proposals(graphs, H200, Trials(), 0).first("written", [], lambda *_: False)
+    first = Proposals(graphs, H200, Trials(), 0).first("written", [])
     assert [g for g, _ in first[:2]] == ["g", "written"]
-    same = Proposals({**graphs, "written": fast}, H200, Trials(), 0).first("written", [], lambda *_: False)
+    same = Proposals({**graphs, "written": fast}, H200, Trials(), 0).first("written", [])
     assert same[0][0] == "written"
     _, worker = tune(graphs=("g", "written"), as_written="written")
     assert [s.split()[0] for s in worker.timed[:2]] == ["g", "g"]
@@ -1783,13 +1783,13 @@ def test_the_first_schedules_are_of_plans_that_are_predicted_to_be_near_the_best
     fast = golden("gated_mlp")
     graphs = {n: fast.resized({**fast.sizes, "m": m}) for n, m in (("far", 8192), ("near", 2304), ("best", 2048))}
     proposals = Proposals(graphs, H200, Trials(), 0)
-    first = proposals.first("", [], lambda *_: False)
+    first = proposals.first("", [])
     us = {g: total_us(graphs[g], first_schedules(graphs[g], H200, 1)[0], H200) for g in graphs}
     assert us["near"] < NEAR * us["best"] < us["far"]
     assert [g for g, _ in first[:2]] == ["best", "near"]
     assert len(first) > 2 and {g for g, _ in first[2:]} == {"best"}
-    assert {g for g, _ in proposals.first("far", [], lambda *_: False)} == {*graphs}
-    assert "far" in {p.graph for p in proposals.pool({g: [] for g in graphs}, lambda *_: False)}
+    assert {g for g, _ in proposals.first("far", [])} == {*graphs}
+    assert "far" in {p.graph for p in proposals.pool({g: [] for g in graphs})}
 
 
 @pytest.mark.parametrize("begun", [False, True])
