@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any  # what `once` has
 
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.once import once
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.price import dearest_kernel, kernels_us, total_us, totals_us
@@ -60,7 +62,7 @@ class Proposals:
         self.graphs, self.target, self.trials, self.trust = graphs, target, trials, trust or Trust()
         self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
-        self.blocks: dict[str, list[Point]] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.predictions: dict[str, float] = {}
         self.features: Known = {}
         self.rng = random.Random(seed)
@@ -170,15 +172,13 @@ class Proposals:
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return points
 
+    @once
     def with_other_blocks(self, g: str, best: Schedule) -> list[Point]:
         """The best schedule of a μGraph with other blocks of each large kernel in turn."""
-        key = key_of(g, best)
-        if key not in self.blocks:
-            us = kernels_us(self.graphs[g], best, self.target)
-            large = [name for name, own in us.items() if own >= LARGE * sum(us.values())]
-            some = [s for name in large for s in other_blocks(self.graphs[g], best, self.target, name, OTHER_BLOCKS)]
-            self.blocks[key] = [p for p in self.points(g, some) if math.isfinite(p.predicted_us)]
-        return self.blocks[key]
+        us = kernels_us(self.graphs[g], best, self.target)
+        large = [name for name, own in us.items() if own >= LARGE * sum(us.values())]
+        some = [s for name in large for s in other_blocks(self.graphs[g], best, self.target, name, OTHER_BLOCKS)]
+        return [p for p in self.points(g, some) if math.isfinite(p.predicted_us)]
 
     def crossed(self, g: str, trials: Sequence[Trial]) -> list[Point]:
         """The best trials with each kernel in turn as other trials have it: for each kernel, the best that differ in
