@@ -21,11 +21,12 @@ from dataclasses import replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.tune.bench import baseline
+from mirage_cli.tune.changes import manner, starting_later
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
 from mirage_cli.tune.pace import NOISE
-from mirage_cli.tune.space import first_schedules, instead_by_arithmetic, manner, starting_later
+from mirage_cli.tune.space import first_schedules, instead_by_arithmetic
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
 CONTENDERS = 16

@@ -11,17 +11,9 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.once import once
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.changes import ahead_of_time, crossings, in_groups, neighbours, through_descriptors
 from mirage_cli.tune.price import dearest_kernel, kernels_us, total_us, totals_us
-from mirage_cli.tune.space import (
-    ahead_of_time,
-    crossings,
-    first_schedules,
-    fitted,
-    in_groups,
-    neighbours,
-    other_blocks,
-    through_descriptors,
-)
+from mirage_cli.tune.space import first_schedules, fitted, other_blocks
 from mirage_cli.tune.surrogate import Known, Point, choose, distinct
 from mirage_cli.tune.trials import Trial, Trials, key_of
 from mirage_cli.tune.trust import Trust

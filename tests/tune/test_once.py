@@ -20,9 +20,10 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.changes import neighbours
 from mirage_cli.tune.normal import Forms
 from mirage_cli.tune.price import Prices
-from mirage_cli.tune.space import first_schedules, neighbours
+from mirage_cli.tune.space import first_schedules
 from tests.mugraphs import RAGGED
 from tests.tune.test_hidden import ADAPTER
 

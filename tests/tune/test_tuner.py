@@ -37,7 +37,17 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
-from mirage_cli.tune import pace, select, space
+from mirage_cli.tune import changes, pace, select
+from mirage_cli.tune.changes import (
+    GROUP,
+    ahead_of_time,
+    crossings,
+    in_groups,
+    manner,
+    neighbours,
+    starting_later,
+    through_descriptors,
+)
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.deadline import MOST_PREPARING, Deadline
 from mirage_cli.tune.explore import FIRST_TIMED, PATIENCE, SECURED
@@ -58,20 +68,7 @@ from mirage_cli.tune.near import Timed, expected_us, sizes_near
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.proposals import AHEAD_STARTS, NEAR, STARTS, Proposals
-from mirage_cli.tune.space import (
-    GROUP,
-    ahead_of_time,
-    crossings,
-    first_schedules,
-    fitted,
-    in_groups,
-    instead_by_arithmetic,
-    manner,
-    neighbours,
-    other_blocks,
-    starting_later,
-    through_descriptors,
-)
+from mirage_cli.tune.space import first_schedules, fitted, instead_by_arithmetic, other_blocks
 from mirage_cli.tune.surrogate import APART, DEVIATION, NOISE, Point, choose, distinct, predict
 from mirage_cli.tune.task import Means, Task
 from mirage_cli.tune.trials import Incumbent, Trial, Trials, Tuned
@@ -669,7 +666,7 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def known_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = space._neighbours
+    real = changes._neighbours
 
     def known(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
         key = replace(graph, name=""), str(schedule), target
@@ -677,7 +674,7 @@ def known_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
             KNOWN[key] = real(graph, schedule, target)
         return KNOWN[key]
 
-    monkeypatch.setattr(space, "_neighbours", known)
+    monkeypatch.setattr(changes, "_neighbours", known)
 
 
 PROBLEM = Problem(
@@ -1433,7 +1430,7 @@ def test_chunks_are_no_more_than_there_are_tiles() -> None:
 def own_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the tuner's clock shows, which do not pass by themselves."""
     now = [0.0]
-    for module in ("select", "explore", "deadline", "judge"):
+    for module in ("select", "explore", "inflight", "deadline", "judge"):
         monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
