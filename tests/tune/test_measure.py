@@ -42,6 +42,7 @@ from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import yardstick
 from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import Piece, Reference
+from tests.forked import alive
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")
@@ -792,16 +793,9 @@ def test_child_ends_with_its_parent(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout)
     deadline = time.monotonic() + 60
-    while running(pid):
+    while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 SCALE_KERNEL = """
