@@ -271,24 +271,10 @@ class Explorer:
         self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
     def time(self) -> None:
-        """What is compiled: what is specialized by itself, the schedules of a μGraph together; of the others as many as
-        there is time for, which leaves the last for the next time.
-
-        While those are at work on the GPU, more are named, on what is known by then.
-        """
+        """What is compiled: what is specialized by itself, the schedules of a μGraph together. What there is no time
+        for is dropped."""
         trials, self.in_flight.ready = self.in_flight.ready, []
-        plain = [t for t in trials if not t.schedule.specialize and not self.late]
-        plain.sort(key=lambda t: t.mugraph == self.task.as_written)  # what is far slower than others takes fewer calls
-        control = self.pace.due() if plain else []
-        some = [*plain, *control]
-        found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
-        for timing in (timing for t, timing in found if t in control):
-            self.pace.seen(timing)
-        for t, timing in found:
-            if t not in control:
-                self.timed(t, timing)
-        if not self.late:
-            self.in_flight.ready = [t for t in plain if t.key in self.in_flight.waiting]
+        self.in_flight.ready = self.time_plain([t for t in trials if not t.schedule.specialize and not self.late])
         own = next((t for t in self.trials.leaders() if t.source), None)  # those of an earlier run have none
         if own is not None:
             self.pace.begin(own)
@@ -300,8 +286,23 @@ class Explorer:
             if not self.late:
                 self.time_specialized(g, some)
         kept = {t.key for t in self.in_flight.ready}
-        for key in {t.key for t in trials} - kept:  # what there was no time for
+        for key in {t.key for t in trials} - kept:
             self.in_flight.waiting.pop(key, None)
+
+    def time_plain(self, trials: Sequence[Trial]) -> list[Trial]:
+        """As many as there is time for; what is left for the next time. While these are at work on the GPU, more are
+        named, on what is known by then."""
+        if not trials:
+            return []
+        plain = sorted(trials, key=lambda t: t.mugraph == self.task.as_written)  # which, far slower, takes fewer calls
+        control = self.pace.due()
+        found = self.timings([*plain, *control], meanwhile=self.refill, within_s=self.exploring_s)
+        for timing in (timing for t, timing in found if t in control):
+            self.pace.seen(timing)
+        for t, timing in found:
+            if t not in control:
+                self.timed(t, timing)
+        return [] if self.late else [t for t in plain if t.key in self.in_flight.waiting]
 
     def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
