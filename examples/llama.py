@@ -3,7 +3,8 @@
     python examples/llama.py --layers 32 --batch 1
 
 Parameters have the names and shapes of the public weights; here they are random. On a GPU each way decodes by one CUDA
-graph, and `mirage` tunes what its database does not know for as long as --budget says.
+graph, and `mirage` tunes what its database does not know for as long as --budget says. Without a GPU the model is
+small, kernels are planned for an H100, and PyTorch computes.
 """
 
 from __future__ import annotations
@@ -160,15 +161,16 @@ def seconds(call: Callable[[], object], device: str, times: int = 20) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--layers", type=int, help="32, or 2 of the small model")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--length", type=int, default=2048, help="tokens that the cache holds; the last is decoded")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds of search and tuning")
-    parser.add_argument("--small", action="store_true", help="a model of small sizes, for a CPU")
+    parser.add_argument("--small", action="store_true", help="a model of small sizes, as on a CPU")
     parser.add_argument("--db", help="mirage's database")
     o = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = replace(SMALL if o.small else Config(), layers=o.layers)
+    config = SMALL if o.small or device == "cpu" else Config()
+    config = replace(config, layers=o.layers or config.layers)
     model = llama(config, o.batch, o.length, device, torch.bfloat16 if device == "cuda" else torch.float32)
     with torch.no_grad():
         context = torch.randint(config.words, (o.batch, o.length - 1), device=device)

@@ -3,13 +3,13 @@
 Queries stand in groups, with a key and value head for each, rotary positions, and a causal mask. Two kernels do the
 work: a projection with the rotation behind it, and the attention.
 
-    python examples/mgqa.py                          # on a GPU: searches, exports, compares
-    TRITON_INTERPRET=1 python examples/mgqa.py       # without one, in Triton's interpreter
+    python examples/mgqa.py    # searches, exports, compares; without a GPU, in Triton's interpreter
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,6 +154,8 @@ def main(arguments: list[str] | None = None) -> float:
     shape = Shape(tokens=given.tokens)
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, by the first kernel
     model = Transformer(shape).to(device).eval()
     tokens = torch.randint(0, shape.words, (shape.batch, shape.tokens), device=device)
     files = exported(shape, given.folder, given.budget, given.db)

@@ -114,3 +114,10 @@ def main(
     finally:
         threading._shutdown()
         atexit._run_exitfuncs()
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

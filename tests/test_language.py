@@ -16,7 +16,7 @@ from mirage_cli.verify.facts import where_outputs_lie
 from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs
-from mirage_cli.verify.yardstick import as_tuple
+from mirage_cli.verify.pieces import as_tuple
 from tests.rows import rows
 from tools import language
 

@@ -31,10 +31,11 @@ from mirage_cli.search.tiles import default_order, tile_options
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import Target, driver_version, find_target
+from mirage_cli.tune.changes import GROUPS, STAGES
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
 from mirage_cli.tune.price import total_us
-from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete
+from mirage_cli.tune.space import WARPS, complete
 from tools.recorded import Measured, Recorded, write_recorded
 
 SPECS = Path(__file__).parents[1] / "search_specs"

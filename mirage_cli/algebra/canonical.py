@@ -127,8 +127,7 @@ class Algebra:
     def __init__(self) -> None:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
         self.atoms: dict[tuple[Any, ...], Atom] = {}
-        self.worked_out: dict[object, Form] = {}  # as `once` has it
-        self._largest: dict[Atom, dict[Atom, Fraction]] = {}  # what `_largest_in` has
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
         self.sizes: dict[str, int] = {}
@@ -274,20 +273,20 @@ class Algebra:
                     found |= {x: found[x] - times, t: found[t] + k * times}
         return {a: e for a, e in found.items() if e}
 
+    @once
     def _largest_in(self, t: Atom) -> Mapping[Atom, Fraction]:
         """The values the largest of whose magnitudes are in this one, and the power of it that is as large as they."""
-        if t not in self._largest:
-            found = self._largest[t] = dict[Atom, Fraction]()
-            if t.kind == "max" and t.args[1].single:
-                ((x, power), *others), _ = t.args[1].single
-                inner = x.args[1].atom if x.kind == "fn" and OPS[x.args[0]].unsigned and power == 1 else x
-                if inner is not None and not others and (inner is not x or power % 2 == 0):
-                    found[inner] = ONE / power
-            elif t.kind in ("fn", "poly"):
-                forms = (x for x in t.args if isinstance(x, Form))
-                for a, e in (f for x in forms for m, _ in x.terms for f in m):
-                    found |= self._largest_in(a) if e == 1 else {}
-        return self._largest[t]
+        found: dict[Atom, Fraction] = {}
+        if t.kind == "max" and t.args[1].single:
+            ((x, power), *others), _ = t.args[1].single
+            inner = x.args[1].atom if x.kind == "fn" and OPS[x.args[0]].unsigned and power == 1 else x
+            if inner is not None and not others and (inner is not x or power % 2 == 0):
+                found[inner] = ONE / power
+        elif t.kind in ("fn", "poly"):
+            forms = (x for x in t.args if isinstance(x, Form))
+            for a, e in (f for x in forms for m, _ in x.terms for f in m):
+                found |= self._largest_in(a) if e == 1 else {}
+        return found
 
     def pow(self, x: Form, e: Number) -> Form:
         if not isinstance(e, Fraction):

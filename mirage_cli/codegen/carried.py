@@ -13,7 +13,7 @@ PLANS = ("codegen/overlap.py", "codegen/direct.py", "codegen/ordinary.py")
 PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
 CHECKS = (
     "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/distance.py", "verify/rounding.py", "verify/lies.py",
-    "verify/decided.py", "verify/yardstick.py", "verify/halves.py",
+    "verify/decided.py", "verify/pieces.py", "verify/yardstick.py", "verify/halves.py",
     "codegen/selfcheck.py",
 )  # fmt: skip
 

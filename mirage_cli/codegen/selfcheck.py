@@ -15,8 +15,9 @@ import torch
 
 from mirage_cli.verify.halves import add_by_halves
 from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
+from mirage_cli.verify.pieces import Block, Cut, as_tuple
 from mirage_cli.verify.testdata import DISTRIBUTIONS, Distribution
-from mirage_cli.verify.yardstick import Block, Cut, Judgement, Reference, as_tuple, untold
+from mirage_cli.verify.yardstick import Judgement, Reference, untold
 
 # -- the check
 

@@ -14,25 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_cli.errors import MirageError, NoKernelError
-from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, cast_of
-from mirage_cli.ir.running import LEAST, in_scans
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.ir.selected import selected
-from mirage_cli.ir.separable import separable
-from mirage_cli.ir.skewed import by_entries, over_entries, skewed
-from mirage_cli.ir.windowed import by_rows
 from mirage_cli.pipeline.clock import Clock
+from mirage_cli.pipeline.rewrites import forms_of
 from mirage_cli.pipeline.verifying import Verifier
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
 from mirage_cli.store.results import Searched
@@ -236,17 +228,10 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
 
     prices: Prices = {}
     searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
-    form = selected(form) or form
-    in_rows = by_rows(form)
-    form = skewed(form) or form
-    form = separable(form) or form
-    form = over_entries(form, in_order=True) or form
-    form, short = in_scans(form) or form, in_scans(form, LEAST)
-    result = searched(form)
-    others = (f(form) for f in (blocked, by_entries, over_entries, by_parts, in_pieces))
-    for other in chain([in_rows], others, [short]):
-        if result.stopped == "exhausted" and other not in (form, None):
-            result = beside(result, searched(other))
+    forms = forms_of(form)
+    result = searched(form := next(forms))
+    while result.stopped == "exhausted" and (other := next(forms, None)) is not None:
+        result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):
         best_us = result.candidates[0].predicted_us
         if (other := behind_copies(form, laid, best_us, searched, target.costs.gap_us)) is not None:

@@ -86,7 +86,7 @@ def first_kernels(session: Session, program: Program, graphs: Mapping[str, MuGra
     """Gives the first kernels to the compilers that tuning is going to ask for."""
     means = session.means()
     proposals = Proposals(graphs, session.target, Trials(), session.options.seed)
-    some = proposals.first(as_written, [], lambda *_: False)  # nothing has failed yet
+    some = proposals.first(as_written, [])
     sources: dict[str, str] = {}
     for id, schedule in some[:AHEAD]:
         with suppress(EmitError):

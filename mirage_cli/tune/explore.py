@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.tune.deadline import Deadline
+from mirage_cli.tune.inflight import InFlight
 from mirage_cli.tune.judge import Judge
 from mirage_cli.tune.measure import QUICK, Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.pace import Pace
@@ -23,6 +24,7 @@ from mirage_cli.tune.proposals import GUESSES, Proposals
 from mirage_cli.tune.space import instead_by_arithmetic
 from mirage_cli.tune.task import Means, Task
 from mirage_cli.tune.trials import Trial, Trials, key_of
+from mirage_cli.tune.trust import DISTRUSTED, INEXACT, UNTRUSTED, Trust
 
 PATIENCE = 160
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
@@ -39,17 +41,34 @@ SECURED = 3
 with float32 multiplied on the matrix units."""
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
-BELIEVED = 0.8
-"""What is faster than this part of the floor, or of a kernel below it that is right, is judged before it counts."""
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
-UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
-"""Failures of a specialized schedule after which no other of the same μGraph is tried."""
-
-INEXACT = Failure(FailureKind.WRONG, "multiplies float32 on the matrix units, as one whose error was too large")
-"""Of schedules of a μGraph of which one was refused so."""
 STARTED_ANEW = 6
 """Schedules by float32 arithmetic that are compiled as soon as that is seen, besides the same of the refused one."""
+
+
+class Gains:
+    """Whether what the surrogate names still brings any.
+
+    guessed: the keys of all that it has named. record_us: the last gain. idle: the guesses since that brought none.
+    """
+
+    def __init__(self) -> None:
+        self.guessed: set[str] = set()
+        self.record_us, self.idle = math.inf, 0
+
+    def begin(self, record_us: float) -> None:
+        """Counts anew."""
+        self.record_us, self.idle = record_us, 0
+
+    def seen(self, trial: Trial) -> None:
+        self.idle += trial.key in self.guessed
+        if trial.paced_us < GAIN * self.record_us:
+            self.begin(trial.paced_us)
+
+    @property
+    def ended(self) -> bool:
+        return self.idle >= PATIENCE
 
 
 class Explorer:
@@ -59,30 +78,19 @@ class Explorer:
         self.means, self.task, self.graphs = means, task, task.graphs
         self.deadline = Deadline(task.budget_s, task.in_model)
         self.judge = Judge(means.worker, task, self.deadline)
-        self.trials = Trials()
-        self.proposals = Proposals(task.graphs, means.target, self.trials, task.problem.seed)
-        self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
-        self.ready: list[Trial] = []  # of these, what is compiled
-        self.guessed: set[str] = set()  # what the surrogate has named
-        self.asked_at: float | None = None  # when the first were given to the compilers
-        self.compiling_s = self.choosing_s = 0.0  # until the first was compiled; what the last naming took
-        self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
+        self.trials, self.trust, self.gains = Trials(), Trust(task.floor_us), Gains()
+        self.proposals = Proposals(task.graphs, means.target, self.trials, task.problem.seed, self.trust)
+        self.in_flight = InFlight(means.farm, task.problem)
+        self.choosing_s = 0.0  # what the last naming took
         self.stopped = ""  # what has ended the exploration
         self.judging_at: float | None = None  # when the first judgement is due, however few are timed
         self.failures: Counter[str] = Counter()
         self.phases: dict[str, float] = {}
         self.pace = Pace()
-        self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
-        self.inexact: set[str] = set()  # μGraphs that are wrong with float32 multiplied on the matrix units
-        self.rejected: list[tuple[Trial, Judged]] = []  # by which that was seen
-        self.believed_us = BELIEVED * task.floor_us  # what a kernel may take without being judged first
         for trial in task.known:
-            if trial.mugraph in self.graphs and trial.us >= self.believed_us:
+            if trial.mugraph in self.graphs and trial.us >= self.trust.least_us:
                 self.trials[trial.key] = trial
-                if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
-                    self.trusted[trial.mugraph] = False
-                if trial.failure == str(INEXACT):
-                    self.inexact.add(trial.mugraph)
+                self.trust.learn(trial)
 
     @property
     def exploring_s(self) -> float:
@@ -102,7 +110,7 @@ class Explorer:
     def compared(self) -> bool:
         """Whether enough was timed to choose from. Until then, what compilers have begun with is waited for, and timed
         when time is up, too: all began together, and the first that is compiled is seldom the best."""
-        enough = self.timed_so_far >= FIRST_TIMED or not self.waiting or self.wait_s <= 0
+        enough = self.timed_so_far >= FIRST_TIMED or not self.in_flight.waiting or self.wait_s <= 0
         return self.answered and enough
 
     @property
@@ -120,25 +128,23 @@ class Explorer:
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
         try:
-            self.ask(self.proposals.first(self.task.as_written or "", self.task.hints, self.distrusted))
+            self.ask(self.proposals.first(self.task.as_written or "", self.task.hints))
             self.refill()
             with self.phase("starting"):  # while the first are being compiled
                 self.means.worker.set_problem(self.task.problem)
             self.explore()
         finally:
-            self.means.farm.drop()
-            self.waiting.clear()  # what was not timed may be asked for again
-            self.ready.clear()
+            self.in_flight.clear()
 
     def explore(self) -> None:
         while True:
-            if not self.waiting:
+            if not self.in_flight.waiting:
                 self.refill()
-            if not self.waiting:
+            if not self.in_flight.waiting:
                 self.stopped = self.stopped or "exhausted"
                 return
             with self.phase("compiling"):
-                self.ready += self.arrived()
+                self.in_flight.ready += self.arrived()
             with self.phase("timing"):
                 self.time()
             self.tell()
@@ -146,23 +152,24 @@ class Explorer:
                 self.secure()
             if not self.stopped:
                 over = self.exploring_s < 0 and (self.deadline.lost or self.trials.best_us < math.inf)
-                self.stopped = "budget" if over else "exhausted" if self.idle >= PATIENCE else ""
-                for key in self.means.farm.forget() if self.stopped else ():
-                    del self.waiting[key]
+                self.stopped = "budget" if over else "exhausted" if self.gains.ended else ""
+                if self.stopped:
+                    self.in_flight.forget()
             if self.stopped and self.deadline.left_s < 0 and (self.compared or self.deadline.lost):
                 return  # what is being compiled comes too late
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
-        if self.waiting and not (self.answered or self.deadline.lost):
+        if self.in_flight.waiting and not (self.answered or self.deadline.lost):
             return  # none but the program as written is timed, and others are being compiled
         now = time.monotonic()
         if self.judging_at is None:
             self.judging_at = now + max(BEFORE_JUDGING * (self.deadline.end - now), 0.0)
-        if self.waiting and self.timed_so_far < FIRST_TIMED and (now < self.judging_at or self.exploring_s < 0):
+        early = self.timed_so_far < FIRST_TIMED and (now < self.judging_at or self.exploring_s < 0)
+        if self.in_flight.waiting and early:
             return
-        if len(self.judge.verdicts) - len(self.inexact) < SECURED and not self.judge.known_right:
+        if len(self.judge.verdicts) - len(self.trust.refused) < SECURED and not self.judge.known_right:
             for t in self.trials.leaders()[:1]:
                 if t.source and not (verdict := self.judge.verdict(t)).ok and t.schedule.tf32x3:
                     self.by_arithmetic(t, verdict)
@@ -174,38 +181,34 @@ class Explorer:
         if verdict.error is None:
             return
         g = refused.mugraph
-        self.inexact.add(g)
-        self.rejected.append((refused, verdict))
-        for t in [t for t in (*self.trials.leaders(), *self.ready) if self.is_inexact(t)]:
+        self.trust.refused[g] = refused, verdict
+        for t in [t for t in (*self.trials.leaders(), *self.in_flight.ready) if self.is_inexact(t)]:
             self.failed(t, INEXACT)
-        self.ready = [t for t in self.ready if not self.is_inexact(t)]
-        self.record_us, self.idle = self.trials.best_us, 0
-        dropped = [self.waiting.pop(key) for key in self.means.farm.forget()]
-        best = self.proposals.first_points(g, self.distrusted)[:STARTED_ANEW]
+        self.in_flight.ready = [t for t in self.in_flight.ready if not self.is_inexact(t)]
+        self.gains.begin(self.trials.best_us)
+        dropped = self.in_flight.forget()
+        best = self.proposals.first_points(g)[:STARTED_ANEW]
         instead = instead_by_arithmetic(self.graphs[g], refused.schedule, self.means.target)
         self.ask([(g, s) for s in (*instead, *(p.schedule for p in best))])
         self.ask([(t.mugraph, t.schedule) for t in dropped if not self.is_inexact(t)])
 
     def is_inexact(self, t: Trial) -> bool:
-        return t.schedule.tf32x3 and t.mugraph in self.inexact
+        return self.trust.is_inexact(t.mugraph, t.schedule)
 
     def refill(self) -> None:
         """Names more schedules where few are left on their way, and what is named can still be compiled and timed."""
-        while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
-            if self.compiling_s and self.waiting and self.exploring_s < self.choosing_s + self.compiling_s:
+        flight = self.in_flight
+        while not self.stopped and len(flight.waiting) < GUESSES and not self.gains.ended:
+            if flight.compiling_s and flight.waiting and self.exploring_s < self.choosing_s + flight.compiling_s:
                 break
             start = time.monotonic()
             with self.phase("choosing"):
-                promising = self.proposals.promising(self.waiting.values(), self.distrusted)
-                self.guessed |= {key_of(*pair) for pair in promising}
+                promising = self.proposals.promising(flight.waiting.values())
+                self.gains.guessed |= {key_of(*pair) for pair in promising}
                 self.ask(promising)
             self.choosing_s = time.monotonic() - start
             if not promising:
                 break
-
-    def distrusted(self, g: str, schedule: Schedule) -> bool:
-        """Whether it has a choice for which another schedule of this μGraph was refused."""
-        return (schedule.specialize and not self.trusted.get(g, True)) or (schedule.tf32x3 and g in self.inexact)
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
@@ -216,22 +219,19 @@ class Explorer:
     def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
         """Has these compiled, unless they were tried before or cannot be written; the first, for which a GPU waits,
         kernel by kernel."""
-        sources: dict[str, str] = {}
+        new: dict[str, Trial] = {}
         for g, s in pairs:
             key = key_of(g, s)
-            if key in self.trials or key in self.waiting:
+            if key in self.trials or key in self.in_flight.waiting or key in new:
                 continue
             try:
-                sources[key] = self.means.emit(self.graphs[g], s)
-                self.waiting[key] = Trial(g, s, sources[key])
+                new[key] = Trial(g, s, self.means.emit(self.graphs[g], s))
             except EmitError as error:
                 self.failures[error.reason] += 1
-                self.trials[key] = Trial(g, s, "", failure=error.reason)
-                self.idle += key in self.guessed
-        kernels = {key: len(self.graphs[self.waiting[key].mugraph].kernels) for key in sources}
-        jobs = [Candidate(key, sources[key], shares=1 if self.guessed else kernels[key]) for key in sources]
-        self.asked_at = self.asked_at or time.monotonic()
-        self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
+                self.trials[key] = refused = Trial(g, s, "", failure=error.reason)
+                self.gains.seen(refused)
+        shares = {g: 1 if self.gains.guessed else len(graph.kernels) for g, graph in self.graphs.items()}
+        self.in_flight.give(new, shares)
 
     def build(self, pairs: Sequence[tuple[str, Schedule]]) -> list[Trial]:
         """Those that were not tried before, and can be written and compiled."""
@@ -245,20 +245,16 @@ class Explorer:
         """What the compilers have done. Where nothing is ready to be timed, judgements are prepared until something is,
         or wait for it."""
         fine = self.compiled(wait=False)
-        while not (fine or self.ready) and self.means.farm.pending and self.judge.prepare():
+        while not (fine or self.in_flight.ready) and self.means.farm.pending and self.judge.prepare():
             fine = self.compiled(wait=False)
-        return fine or self.compiled(wait=not self.ready, within_s=max(self.wait_s, 0.0))
+        return fine or self.compiled(wait=not self.in_flight.ready, within_s=max(self.wait_s, 0.0))
 
     def compiled(self, wait: bool = True, within_s: float = math.inf) -> list[Trial]:
         """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
         timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled. wait: for some, and no
         longer than this."""
         fine: list[Trial] = []
-        found = self.means.farm.take(wait, within_s)
-        if found and not self.compiling_s and self.asked_at:
-            self.compiling_s = time.monotonic() - self.asked_at
-        for key, answer in found:
-            trial = self.waiting[key]
+        for trial, answer in self.in_flight.take(wait, within_s):
             if isinstance(answer, Failure):
                 self.failed(trial, answer)
             elif self.is_inexact(trial):
@@ -271,28 +267,14 @@ class Explorer:
 
     def tell(self) -> None:
         best = self.trials.best_us
-        what = "promising schedules" if self.guessed else "first schedules"
+        what = "promising schedules" if self.gains.guessed else "first schedules"
         self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
     def time(self) -> None:
-        """What is compiled: what is specialized by itself, the schedules of a μGraph together; of the others as many as
-        there is time for, which leaves the last for the next time.
-
-        While those are at work on the GPU, more are named, on what is known by then.
-        """
-        trials, self.ready = self.ready, []
-        plain = [t for t in trials if not t.schedule.specialize and not self.late]
-        plain.sort(key=lambda t: t.mugraph == self.task.as_written)  # what is far slower than others takes fewer calls
-        control = self.pace.due() if plain else []
-        some = [*plain, *control]
-        found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
-        for timing in (timing for t, timing in found if t in control):
-            self.pace.seen(timing)
-        for t, timing in found:
-            if t not in control:
-                self.timed(t, timing)
-        if not self.late:
-            self.ready = [t for t in plain if t.key in self.waiting]
+        """What is compiled: what is specialized by itself, the schedules of a μGraph together. What there is no time
+        for is dropped."""
+        trials, self.in_flight.ready = self.in_flight.ready, []
+        self.in_flight.ready = self.time_plain([t for t in trials if not t.schedule.specialize and not self.late])
         own = next((t for t in self.trials.leaders() if t.source), None)  # those of an earlier run have none
         if own is not None:
             self.pace.begin(own)
@@ -303,25 +285,39 @@ class Explorer:
         for g, some in risky.items():
             if not self.late:
                 self.time_specialized(g, some)
-        kept = {t.key for t in self.ready}
-        for key in {t.key for t in trials} - kept:  # what there was no time for
-            self.waiting.pop(key, None)
+        kept = {t.key for t in self.in_flight.ready}
+        for key in {t.key for t in trials} - kept:
+            self.in_flight.waiting.pop(key, None)
+
+    def time_plain(self, trials: Sequence[Trial]) -> list[Trial]:
+        """As many as there is time for; what is left for the next time. While these are at work on the GPU, more are
+        named, on what is known by then."""
+        if not trials:
+            return []
+        plain = sorted(trials, key=lambda t: t.mugraph == self.task.as_written)  # which, far slower, takes fewer calls
+        control = self.pace.due()
+        found = self.timings([*plain, *control], meanwhile=self.refill, within_s=self.exploring_s)
+        for timing in (timing for t, timing in found if t in control):
+            self.pace.seen(timing)
+        for t, timing in found:
+            if t not in control:
+                self.timed(t, timing)
+        return [] if self.late else [t for t in plain if t.key in self.in_flight.waiting]
 
     def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
-        trusted = self.trusted.get(g, True)
+        trusted = self.trust.specialized.get(g, True)
         timings = self.timings(trials, SPECIALIZED_TIMEOUT_S) if trusted else []
         fine = [(x.median_us, t) for t, x in timings if isinstance(x, Timing)]
         trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for _, x in timings)
-        if trusted and fine and g not in self.trusted:
+        if trusted and fine and g not in self.trust.specialized:
             trusted = self.judge.verdict(min(fine, key=lambda f: f[0])[1]).ok
         if fine or not trusted:
-            self.trusted[g] = trusted
-        distrusted = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
+            self.trust.specialized[g] = trusted
         known = {t.key: x for t, x in timings}
         for t in trials:
-            timing = known.get(t.key, distrusted)
-            self.timed(t, timing if trusted or isinstance(timing, Failure) else distrusted)
+            timing = known.get(t.key, DISTRUSTED)
+            self.timed(t, timing if trusted or isinstance(timing, Failure) else DISTRUSTED)
 
     def timings(
         self,
@@ -356,11 +352,11 @@ class Explorer:
 
     def disbelieved(self, t: Trial, timing: Timing) -> str | None:
         """Why a kernel is wrong that is faster than is believed of one that was not judged."""
-        if timing.median_us >= self.believed_us:
+        if timing.median_us >= self.trust.least_us:
             return None
         verdict = self.judge.verdict(t)
         if verdict.ok:
-            self.believed_us = BELIEVED * timing.median_us
+            self.trust.believe(timing.median_us)
         return verdict.problem
 
     def failed(self, trial: Trial, failure: Failure) -> None:
@@ -373,8 +369,6 @@ class Explorer:
     def keep(self, trial: Trial) -> None:
         key = trial.key
         self.trials[key] = trial
-        self.waiting.pop(key, None)
-        self.idle += key in self.guessed
-        if trial.paced_us < GAIN * self.record_us:
-            self.record_us, self.idle = trial.paced_us, 0
+        self.in_flight.waiting.pop(key, None)
+        self.gains.seen(trial)
         self.task.on_trial(trial)

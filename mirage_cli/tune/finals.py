@@ -21,11 +21,12 @@ from dataclasses import replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.tune.bench import baseline
+from mirage_cli.tune.changes import manner, starting_later
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
 from mirage_cli.tune.pace import NOISE
-from mirage_cli.tune.space import first_schedules, instead_by_arithmetic, manner, starting_later
+from mirage_cli.tune.space import first_schedules, instead_by_arithmetic
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned, key_of
 
 CONTENDERS = 16
@@ -84,7 +85,7 @@ class Finals:
         incumbent = self.emitted_incumbent()
         with self.explored.phase("finals"):
             contenders = self.contenders()
-        rejected = {t.key: (t, v) for t, v in self.explored.rejected}
+        rejected = {t.key: (t, v) for t, v in filter(None, self.explored.trust.refused.values())}
         while True:
             with self.explored.phase("judging"):
                 judged = self.judge_fastest(contenders)
@@ -157,7 +158,7 @@ class Finals:
         with self.explored.phase("finals"):
             known = [t for pair in pairs if (t := self.trials.get(key_of(*pair))) and t.timing]
             written = [w for t in known if (w := self.written(t))]
-            in_time = self.deadline.left_s > self.explored.compiling_s
+            in_time = self.deadline.left_s > self.explored.in_flight.compiling_s
             timed = self.timed_again([*written, *(self.explored.build(pairs) if in_time else ())], self.deadline.left_s)
         us = {t.key: tuned.beside_best(t)[0] for t in (*timed, *self.trials.leaders()[:LEADERS])}
         others = {manner(best.schedule): best}
@@ -200,7 +201,7 @@ class Finals:
             seen = {t.key for t in again}
             points = [p for near in self.explored.proposals.around(best.mugraph, [best.schedule]) for p in near]
             pairs = [(p.graph, p.schedule) for p in points if not p.schedule.specialize]
-            pairs = [pair for pair in pairs if not self.explored.distrusted(*pair)]
+            pairs = [pair for pair in pairs if not self.explored.trust.excludes(*pair)]
             known = [t for pair in pairs if (t := self.trials.get(key_of(*pair)))]
             close = [
                 w for t in known if t.paced_us <= CLOSE * best.paced_us and t.key not in seen and (w := self.written(t))
@@ -318,7 +319,7 @@ class Finals:
         while waiting and sum(v.right for _, v in judged) < FINALISTS and not self.ends(judged):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
-            if self.explored.distrusted(trial.mugraph, trial.schedule):
+            if self.explored.trust.excludes(trial.mugraph, trial.schedule):
                 continue
             known = self.judge.verdicts.get((trial.source, False))
             if refused[kind] >= (1 if self.late else REFUSALS) and not (known and known.right):
@@ -329,7 +330,7 @@ class Finals:
             verdict = self.judge.verdict(trial)
             judged.append((trial, verdict))
             if not verdict.ok and trial.schedule.specialize:
-                self.explored.trusted[trial.mugraph] = False
+                self.explored.trust.specialized[trial.mugraph] = False
             else:
                 refused[kind] += not verdict.right
             if not verdict.right and trial.schedule.tf32x3:

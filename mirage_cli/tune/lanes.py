@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from mirage_cli.tune.triton_operators import behind, in_front
+from mirage_cli.verify.numeric import Run
 from mirage_cli.verify.testdata import memory_of
 
-Run = Callable[["list[torch.Tensor]"], "Sequence[torch.Tensor]"]
 MOST_BYTES = 1 << 26
 """Of all inputs. Beyond, numpy's time is more than the interpreter's."""
 ALIGNED = 512

@@ -95,8 +95,8 @@ class Problem:
     outputs: the tensors that a call returns.
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
-    cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
-    blocks: the fields of the `yardstick.Block`s in which each piece is evaluated.
+    cut: the fields of the `pieces.Cut` along which they are judged; None where they are judged whole.
+    blocks: the fields of the `pieces.Block`s in which each piece is evaluated.
     lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.

@@ -25,7 +25,7 @@ from mirage_cli.ir.unrolled import in_blocks
 from mirage_cli.search.work import chunk_sizes
 
 
-class Forms:
+class NormalForms:
     """The normal forms of the kernels of one μGraph, each worked out once."""
 
     def __init__(self, graph: MuGraph) -> None:
@@ -55,9 +55,9 @@ class Forms:
 
 
 @lru_cache(maxsize=64)
-def forms(graph: MuGraph) -> Forms:
+def forms(graph: MuGraph) -> NormalForms:
     """Those of a μGraph, while it is one of the last that were asked for."""
-    return Forms(graph)
+    return NormalForms(graph)
 
 
 def normalised(graph: MuGraph, schedule: Schedule) -> Schedule:

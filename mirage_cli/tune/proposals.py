@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any  # what `once` has
 
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.once import once
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.changes import ahead_of_time, crossings, in_groups, neighbours, through_descriptors
 from mirage_cli.tune.price import dearest_kernel, kernels_us, total_us, totals_us
-from mirage_cli.tune.space import (
-    ahead_of_time,
-    crossings,
-    first_schedules,
-    fitted,
-    in_groups,
-    neighbours,
-    other_blocks,
-    through_descriptors,
-)
+from mirage_cli.tune.space import first_schedules, fitted, other_blocks
 from mirage_cli.tune.surrogate import Known, Point, choose, distinct
 from mirage_cli.tune.trials import Trial, Trials, key_of
+from mirage_cli.tune.trust import Trust
 
 STARTS = 20
 """The first schedules of each μGraph, from which the surrogate may choose as from others."""
@@ -49,38 +44,35 @@ GUESSES = 12
 """Schedules that the surrogate names at once, whenever fewer than that are on their way: what is named later rests on
 more timings, and compilers are idle where fewer are on their way."""
 
-Distrusted = Callable[[str, Schedule], bool]
-"""Whether no schedule like this one of a μGraph is tried."""
-
 
 class Proposals:
-    """Of schedules of these μGraphs, on what the trials so far have shown."""
+    """Of schedules of these μGraphs, on what the trials so far have shown. trust: what it excludes is not proposed."""
 
-    def __init__(self, graphs: Mapping[str, MuGraph], target: Target, trials: Trials, seed: int) -> None:
-        self.graphs, self.target, self.trials = graphs, target, trials
+    def __init__(
+        self, graphs: Mapping[str, MuGraph], target: Target, trials: Trials, seed: int, trust: Trust | None = None
+    ) -> None:
+        self.graphs, self.target, self.trials, self.trust = graphs, target, trials, trust or Trust()
         self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
-        self.blocks: dict[str, list[Point]] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.predictions: dict[str, float] = {}
         self.features: Known = {}
         self.rng = random.Random(seed)
 
-    def first(
-        self, as_written: str, hints: Sequence[tuple[str, Schedule]], distrusted: Distrusted
-    ) -> list[tuple[str, Schedule]]:
+    def first(self, as_written: str, hints: Sequence[tuple[str, Schedule]]) -> list[tuple[str, Schedule]]:
         """In this order: the program as written, unless it is far `BEHIND`; what won at other sizes; the cost model's
         best of each μGraph that is `NEAR`; that of the best μGraph in other ways (`varied`)."""
         graph = self.graphs.get(as_written)
         sure = [(as_written, s) for s in (first_schedules(graph, self.target, 1) if graph else [])]
         won = [(g, fitted(self.graphs[g], s, self.target)) for g, s in hints if g in self.graphs]
         first = [(g, s) for g, s in won if s is not None]
-        best = self.nearest([(g, s) for g in self.graphs for s in self.starting(g, 1, distrusted)])
+        best = self.nearest([(g, s) for g in self.graphs for s in self.starting(g, 1)])
         others = [(g, x) for g, s in best[:1] for x in self.varied(g, s)]
         if self.is_behind(sure, best):
             ordered = [*first, *(pair for pair in best if pair[0] != as_written), *sure, *others]
         else:
             ordered = [*sure, *first, *best, *others]
-        return [pair for pair in ordered if not distrusted(*pair)]
+        return [pair for pair in ordered if not self.trust.excludes(*pair)]
 
     def is_behind(self, some: Sequence[tuple[str, Schedule]], others: Sequence[tuple[str, Schedule]]) -> bool:
         """Whether the first of some is predicted to take `BEHIND` times the best of the others."""
@@ -104,19 +96,19 @@ class Proposals:
         grouped = [x for s in [*boxes, best][:1] if (x := in_groups(graph, s, target)) is not None]
         return [*grouped, *boxes]
 
-    def starting(self, g: str, count: int, distrusted: Distrusted) -> list[Schedule]:
+    def starting(self, g: str, count: int) -> list[Schedule]:
         """The cost model's first schedules of a μGraph; by float32 arithmetic where those are distrusted that multiply
         on the matrix units."""
         some = first_schedules(self.graphs[g], self.target, count)
-        if any(distrusted(g, s) for s in some):
+        if any(self.trust.excludes(g, s) for s in some):
             return first_schedules(self.graphs[g], self.target, count, by_arithmetic=True)
         return some
 
-    def first_points(self, g: str, distrusted: Distrusted) -> list[Point]:
+    def first_points(self, g: str) -> list[Point]:
         """The cost model's first schedules of a μGraph, and its best that start ahead of time."""
-        if g not in self.starts or any(distrusted(g, p.schedule) for p in self.starts[g]):
+        if g not in self.starts or any(self.trust.excludes(g, p.schedule) for p in self.starts[g]):
             graph, target = self.graphs[g], self.target
-            some = self.starting(g, STARTS, distrusted)
+            some = self.starting(g, STARTS)
             some += ahead_of_time(graph, some[0], target, AHEAD_STARTS) if some else []
             self.starts[g] = self.points(g, some)
         return self.starts[g]
@@ -127,7 +119,7 @@ class Proposals:
         us = totals_us(graph, schedules, self.target) if schedules else []
         return [Point(g, s, float(x)) for s, x in zip(schedules, us, strict=True)]
 
-    def promising(self, waiting: Iterable[Trial], distrusted: Distrusted) -> list[tuple[str, Schedule]]:
+    def promising(self, waiting: Iterable[Trial]) -> list[tuple[str, Schedule]]:
         """What the surrogate expects most of. waiting: trials to come."""
         limit = HOPELESS * self.trials.best_us
         timed: dict[str, list[Trial]] = {}
@@ -135,29 +127,29 @@ class Proposals:
             timed.setdefault(t.mugraph, []).append(t)
         hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
         taken: set[Hashable] = {(t.mugraph, t.schedule) for t in (*self.trials.values(), *waiting)}
-        pool = distinct((p for p in self.pool(hopeful, distrusted) if not distrusted(p.graph, p.schedule)), taken)
+        pool = distinct((p for p in self.pool(hopeful) if not self.trust.excludes(p.graph, p.schedule)), taken)
         tried = [p for p in self.tried() if p.predicted_us < float("inf")]
-        known = [p for p in tried if not distrusted(p.graph, p.schedule)]  # which fail for what others do not do
-        shares = {g: self.shares(g, trials, distrusted) for g, trials in hopeful.items()}
+        known = [p for p in tried if not self.trust.excludes(p.graph, p.schedule)]  # others fail for what these lack
+        shares = {g: self.shares(g, trials) for g, trials in hopeful.items()}
         chosen = choose(known, pool, GUESSES, shares, self.features)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
-    def shares(self, g: str, trials: Sequence[Trial], distrusted: Distrusted) -> list[float]:
+    def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:
         """Of each kernel, by name: its part of the time of the best schedule, by the cost model; none where that has
         no time for it."""
-        first = [trials[0].schedule] if trials else [p.schedule for p in self.first_points(g, distrusted)]
+        first = [trials[0].schedule] if trials else [p.schedule for p in self.first_points(g)]
         schedule = first[0] if first else Schedule()
         us = kernels_us(self.graphs[g], schedule, self.target) if schedule.kernels else {}
         total_us = sum(us.values())
         return [us[name] / total_us for name in sorted(us)] if math.isfinite(total_us) else []
 
-    def pool(self, hopeful: Mapping[str, Sequence[Trial]], distrusted: Distrusted) -> list[Point]:
+    def pool(self, hopeful: Mapping[str, Sequence[Trial]]) -> list[Point]:
         """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change
         from the best, some two changes away, and the best with other blocks."""
         points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
         for g, trials in hopeful.items():
-            points += self.first_points(g, distrusted)
+            points += self.first_points(g)
             if not trials:
                 continue
             if len(trials[0].schedule.kernels) > 1:
@@ -172,15 +164,13 @@ class Proposals:
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return points
 
+    @once
     def with_other_blocks(self, g: str, best: Schedule) -> list[Point]:
         """The best schedule of a μGraph with other blocks of each large kernel in turn."""
-        key = key_of(g, best)
-        if key not in self.blocks:
-            us = kernels_us(self.graphs[g], best, self.target)
-            large = [name for name, own in us.items() if own >= LARGE * sum(us.values())]
-            some = [s for name in large for s in other_blocks(self.graphs[g], best, self.target, name, OTHER_BLOCKS)]
-            self.blocks[key] = [p for p in self.points(g, some) if math.isfinite(p.predicted_us)]
-        return self.blocks[key]
+        us = kernels_us(self.graphs[g], best, self.target)
+        large = [name for name, own in us.items() if own >= LARGE * sum(us.values())]
+        some = [s for name in large for s in other_blocks(self.graphs[g], best, self.target, name, OTHER_BLOCKS)]
+        return [p for p in self.points(g, some) if math.isfinite(p.predicted_us)]
 
     def crossed(self, g: str, trials: Sequence[Trial]) -> list[Point]:
         """The best trials with each kernel in turn as other trials have it: for each kernel, the best that differ in

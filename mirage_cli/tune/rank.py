@@ -23,6 +23,7 @@ from mirage_cli.tune.setting import COLD_L2
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import testdata, yardstick
+from mirage_cli.verify.pieces import as_tuple
 
 ROUNDS, WARM = 31, 4
 MOST_CALLS = 64
@@ -104,7 +105,7 @@ class Rank(Bench):
         return held
 
     def called(self, f: File, held: Held) -> Held:
-        made = yardstick.as_tuple(self.functions[f](*(held[name] for name in f.inputs)))
+        made = as_tuple(self.functions[f](*(held[name] for name in f.inputs)))
         return dict(zip(f.outputs, made, strict=True))
 
     def by_name(self, tensors: Sequence[torch.Tensor]) -> Held:

@@ -31,6 +31,7 @@ from mirage_cli.verify import testdata, yardstick
 from mirage_cli.verify.decided import decides
 from mirage_cli.verify.distance import Error
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
+from mirage_cli.verify.pieces import Block, Cut, Piece, as_tuple, pieces_of
 from mirage_cli.verify.testdata import as_bytes
 
 COLD_L2 = 8
@@ -92,7 +93,7 @@ class Case:
     reference: yardstick.Reference
     inputs: Tensors
     room: Callable[[Case, int], bool]
-    pieces: Sequence[yardstick.Piece]
+    pieces: Sequence[Piece]
     before: Callable[[], None] = lambda: None
     results: dict[Hashable, Tensors] = field(default_factory=dict[Hashable, Tensors])
     known: yardstick.Known = field(default_factory=yardstick.Known)
@@ -107,13 +108,11 @@ class Case:
             self.results["eager"] = [y.clone() for y in self.reference.by_eager(self.inputs, self.pieces)]
         return self.results["eager"]
 
-    def exact(self, piece: yardstick.Piece) -> Tensors:
+    def exact(self, piece: Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
         return self.held(("exact", piece), piece.cut is None, lambda: self.reference.exact(self.inputs, piece))
 
-    def rounded(
-        self, piece: yardstick.Piece, dtype: torch.dtype | None, seed: int, times: float | None = None
-    ) -> Tensors:
+    def rounded(self, piece: Piece, dtype: torch.dtype | None, seed: int, times: float | None = None) -> Tensors:
         """The same with rounding. Of numbers, `known` has the errors. Decisions are compared with the outputs; what is
         evaluated for some positions alone serves one candidate.
         """
@@ -126,14 +125,14 @@ class Case:
         self.before()
         return made()
 
-    def ranged(self, piece: yardstick.Piece, seed: int | None = None, times: float = 0.0) -> Tensors:
+    def ranged(self, piece: Piece, seed: int | None = None, times: float = 0.0) -> Tensors:
         """The definition in float64, with float32's range. Of what moves make of it, `known` has what counts."""
         if seed is not None:
             self.before()
             return self.reference.ranged(self.inputs, piece, seed, times)
         return self.held(("ranged", piece), False, lambda: self.reference.ranged(self.inputs, piece))
 
-    def tame(self, piece: yardstick.Piece, seed: int) -> Tensors:
+    def tame(self, piece: Piece, seed: int) -> Tensors:
         """In float64 for numbers near 1, asked for where a candidate lacks an infinity."""
         return self.held(("tame", piece, seed), False, lambda: self.reference.tame(self.inputs, piece, seed))
 
@@ -147,7 +146,7 @@ class Case:
             self.results[key] = result
         return result
 
-    def judge(self, name: str, outputs: Tensors, standard: Standard, cut: yardstick.Cut | None) -> yardstick.Judgement:
+    def judge(self, name: str, outputs: Tensors, standard: Standard, cut: Cut | None) -> yardstick.Judgement:
         how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known
         given = self.exact, self.eager(), self.rounded
         return yardstick.judge_outputs(name, outputs, *given, *how, self.ranged, self.tame)
@@ -166,9 +165,9 @@ class Setting:
         self.report = report
         self.problem = Problem((), ())
         self.drawn: list[Tensors] = []  # draws of ordinary data, which the input sets hold in turn
-        self.cut: yardstick.Cut | None = None
+        self.cut: Cut | None = None
         self.lies: list[Lies] | None = None
-        self.pieces = yardstick.pieces_of(None)
+        self.pieces = pieces_of(None)
         self.expected: list[Case] = []  # of each of them, where there is a reference
         self.cases: dict[tuple[int, bool], Case] = {}  # by distribution, and whether on data drawn anew
         self.known: dict[tuple[int, bool], yardstick.Known] = {}  # also of cases that are too large to be held
@@ -204,7 +203,7 @@ class Setting:
         if self.cuda:
             torch.cuda.empty_cache()
         self.cut = self.cut_of(problem)
-        self.pieces = yardstick.pieces_of(self.cut)
+        self.pieces = pieces_of(self.cut)
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
             reference = self.reference()
@@ -214,9 +213,9 @@ class Setting:
         self.synchronize()
         return True
 
-    def cut_of(self, problem: Problem) -> yardstick.Cut | None:
+    def cut_of(self, problem: Problem) -> Cut | None:
         """Along which a problem is judged here, in pieces that this device has room for."""
-        return yardstick.Cut(*problem.cut).on(self.device) if problem.cut else None
+        return Cut(*problem.cut).on(self.device) if problem.cut else None
 
     def inputs_of(self, i: int, contracted: int, anew: bool = False) -> Tensors:
         """Inputs of the yardstick's distribution number i. anew: others than else."""
@@ -266,7 +265,7 @@ class Setting:
         if candidate.kind == "function":
             given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
             fn = module.make(given[0])
-            return lambda i: Left(self.lies, yardstick.as_tuple(fn(*given[i])), sets[i][0])
+            return lambda i: Left(self.lies, as_tuple(fn(*given[i])), sets[i][0])
         scratch = module.make_scratch(self.device, *self.problem.arguments)
         for x in scratch:
             if x.is_floating_point():
@@ -396,7 +395,7 @@ class Setting:
         module = load_module(self.problem.reference_source, self.directory)
         precision: torch.dtype = getattr(torch, self.problem.precision)
         stepwise = getattr(module, "stepwise", module.reference)
-        blocks = tuple(yardstick.Block(*x) for x in self.problem.blocks)
+        blocks = tuple(Block(*x) for x in self.problem.blocks)
         return yardstick.Reference(module.reference, stepwise, precision, blocks=blocks)
 
 

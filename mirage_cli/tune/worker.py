@@ -30,6 +30,7 @@ from typing import Any, TypeVar  # Any: what comes through a pipe
 import torch
 
 from mirage_cli.codegen.selfcheck import cpu_time
+from mirage_cli.ir.once import once
 from mirage_cli.tune.measure import (
     SAMPLE_TIMEOUT_S,
     Accuracy,
@@ -172,7 +173,7 @@ class Bench(Setting):
         self.context: Context = context
         self.generator = torch.Generator(self.device)
         self.buffer = torch.zeros(SPACER_BYTES // 4, device=self.device)
-        self.spacers: dict[int, Callable[[], None]] = {}  # chains of that many of the kernels before calls
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
 
     def describe(self) -> Device:
         triton_version = version("triton") if find_spec("triton") else "none"
@@ -382,11 +383,13 @@ class Bench(Setting):
         """The kernel that stands before a call which is timed alone."""
         self.buffer.add_(1.0)
 
+    @once
+    def spacers(self, count: int) -> Callable[[], None]:
+        """A chain of so many of them."""
+        return self.record(self.spacer, range(count))[0]
+
     def spacers_us(self, count: int) -> float:
-        """A sample of a chain of them."""
-        if count not in self.spacers:
-            self.spacers[count] = self.record(self.spacer, range(count))[0]
-        return self.sample(self.spacers[count])
+        return self.sample(self.spacers(count))
 
     def host_seconds(self, run: Run) -> float:
         start = time.perf_counter()

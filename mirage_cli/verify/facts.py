@@ -66,7 +66,7 @@ def _atom_fields(a: Atom, dims: tuple[str, ...], tables: Mapping[str, int]) -> A
 
 
 CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]
-"""The fields of a `yardstick.Cut`, which needs torch."""
+"""The fields of a `pieces.Cut`, which needs torch."""
 FINE_BYTES = 1 << 28
 """A position of an axis that takes more is no small piece."""
 SHARED_BYTES = 1 << 30
@@ -110,7 +110,7 @@ def _in_all_outputs(program: Program, axis: str) -> bool:
 
 
 BlockFields = tuple[str, tuple[int, ...], int, int]
-"""The fields of a `yardstick.Block`, which needs torch."""
+"""The fields of a `pieces.Block`, which needs torch."""
 BLOCK_BYTES = 1 << 30
 """About what the float64 values of one block take."""
 

@@ -45,7 +45,7 @@ def reference64_in_pieces(program: Program, inputs: Sequence[torch.Tensor]) -> t
     one piece are held at a time."""
     import torch
 
-    from mirage_cli.verify.yardstick import Cut, pieces_of
+    from mirage_cli.verify.pieces import Cut, pieces_of
 
     fields = independent_axis(program)
     cut = Cut(*fields) if fields else None

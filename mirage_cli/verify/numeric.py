@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from mirage_cli.verify.lies import Lies
-    from mirage_cli.verify.yardstick import Cut, Judgement, Reference
+    from mirage_cli.verify.pieces import Cut
+    from mirage_cli.verify.yardstick import Judgement, Reference
 
 Run = Callable[["list[torch.Tensor]"], "Sequence[torch.Tensor]"]
 AtOnce = Callable[[Run, "Sequence[list[torch.Tensor]]"], "Sequence[Sequence[torch.Tensor]] | None"]
@@ -80,8 +81,9 @@ def judge(
     import torch
 
     from mirage_cli.verify.lies import Lies
+    from mirage_cli.verify.pieces import Cut
     from mirage_cli.verify.testdata import DISTRIBUTIONS
-    from mirage_cli.verify.yardstick import Cut, Reference
+    from mirage_cli.verify.yardstick import Reference
 
     where = torch.device(device)
     axis = independent_axis(program) if reference is None else None

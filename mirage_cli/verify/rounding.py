@@ -51,18 +51,23 @@ def is_decision(func: Any, args: Any, x: Any) -> bool:
     return not x.is_floating_point() or x.itemsize == 1 or func.overloadpacket in STEPS
 
 
-class RecordDecisions(TorchDispatchMode):
+class EveryResult(TorchDispatchMode):
+    """The base of what sees the result of each torch operation."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked where a class is defined. If so, its first operation would import TorchDynamo, which takes a second, to
+        tell it that there is nothing to compile."""
+        return False
+
+
+class RecordDecisions(EveryResult):
     """Keeps the decisions of an evaluation, in order. jumped: whether one of JUMPS was among the operations."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: list[torch.Tensor] = []
         self.jumped = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As of `RoundEveryResult`."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.jumped |= func.overloadpacket in JUMPS
@@ -72,7 +77,7 @@ class RecordDecisions(TorchDispatchMode):
         return result
 
 
-class RoundEveryResult(TorchDispatchMode):
+class RoundEveryResult(EveryResult):
     """Rounds what each torch operation returns to the precision of `dtype`, and leaves it float64's range.
 
     What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow. The operands of a matrix
@@ -110,12 +115,6 @@ class RoundEveryResult(TorchDispatchMode):
         chance = 1  # up or down is off by up to a unit, to nearest by half of one
         self.bits = 1 - round(math.log2(self.unit)) - (SUM_BITS - chance if summing else 0)
         self.generators: dict[torch.device, torch.Generator] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Asked where the class is defined. If so, its first operation would import TorchDynamo, which takes a second,
-        to tell it that there is nothing to compile."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in MATRIX_PRODUCTS:
@@ -181,7 +180,7 @@ class MoveEveryResult(RoundEveryResult):
         return torch.where(held, result, torch.addcmul(result, sizes, self.drawn(result), value=self.most))
 
 
-class RangeOfEveryResult(TorchDispatchMode):
+class RangeOfEveryResult(EveryResult):
     """Makes an infinity of what an operation returns beyond the range of `dtype`, as that type has it.
 
     A sum overflows where its terms, added in some order, do: sum |x| is beyond the range. Where terms have both signs
@@ -192,11 +191,6 @@ class RangeOfEveryResult(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.most, self.unit = torch.finfo(dtype).max, torch.finfo(dtype).eps
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As of `RoundEveryResult`."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = called(func, args, kwargs)

@@ -1,9 +1,11 @@
-"""Kernels compiled with no GPU present."""
+"""Kernels compiled, and exported files that start theirs, with no GPU present."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,9 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.tune.compilefarm import Compiled, CompileFarm, KernelResources
 from mirage_cli.tune.measure import Candidate, TensorSpec
+
+if TYPE_CHECKING:
+    from tools.launch_overhead import StubDriver
 
 Compile = Callable[[MuGraph, Schedule, int], tuple[KernelResources, ...]]
 CompileText = Callable[[MuGraph, str, int], Compiled]
@@ -57,3 +62,17 @@ def stage(compiled: Compile) -> Stages:
         return "\n".join(Path(f).read_text(encoding="utf-8") for f in files if f is not None)
 
     return text
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> StubDriver:
+    """A GPU, as far as an exported file asks torch and Triton for one."""
+    import triton
+
+    from tools.launch_overhead import StubDriver, StubGpu
+
+    stub = StubDriver()
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=stub))
+    for where, name, answer in StubGpu.answers:
+        monkeypatch.setattr(where, name, answer)
+    return stub

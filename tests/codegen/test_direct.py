@@ -9,7 +9,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +38,6 @@ from tools.launch_overhead import (
     CPU_FOR_GPU,
     StubCompiled,
     StubDriver,
-    StubGpu,
     StubKernel,
     c_launcher,
     chain,
@@ -49,17 +47,6 @@ from tools.launch_overhead import (
     measure,
     schedule_of,
 )
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> StubDriver:
-    """A GPU, as far as an exported file asks torch and Triton for one."""
-    stub = StubDriver()
-    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=stub))
-    for where, name, answer in StubGpu.answers:
-        monkeypatch.setattr(where, name, answer)
-    return stub
-
 
 SCRATCH = 1 << 21  # where the stubs' scratch memory starts
 

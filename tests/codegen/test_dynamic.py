@@ -8,12 +8,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import triton
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import EmitError
@@ -45,7 +43,6 @@ from tests.searched import BEST
 from tests.selfchecks import check_itself
 from tools.launch_overhead import (
     StubDriver,
-    StubGpu,
     StubKernel,
     chain,
     dynamic_chain,
@@ -293,16 +290,6 @@ def test_operators_of_any_size_are_sound() -> None:
 
 
 # -- calls by a plan
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> StubDriver:
-    """A GPU, as far as an exported file asks torch and Triton for one."""
-    stub = StubDriver()
-    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=stub))
-    for where, name, answer in StubGpu.answers:
-        monkeypatch.setattr(where, name, answer)
-    return stub
 
 
 @pytest.mark.parametrize("library", [False, True])

@@ -34,7 +34,7 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.lanes import at_once
 from mirage_cli.verify import facts
 from mirage_cli.verify.numeric import judge
-from mirage_cli.verify.yardstick import as_tuple
+from mirage_cli.verify.pieces import as_tuple
 from tests import forked
 from tests.mugraphs import CASES, Case, Write, case
 

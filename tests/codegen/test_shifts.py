@@ -20,7 +20,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.generator import ScheduledGraph, search
 from mirage_cli.target.gpus import find_target
-from mirage_cli.verify.yardstick import as_tuple
+from mirage_cli.verify.pieces import as_tuple
 from tests.programs import program
 from tests.selfchecks import check_itself
 

@@ -19,9 +19,10 @@ from mirage_cli.search.cost import estimate
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.changes import neighbours
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import predicted
-from mirage_cli.tune.space import neighbours, ranked
+from mirage_cli.tune.space import ranked
 from tests.codegen.test_triton import check
 from tests.mugraphs import CASES
 

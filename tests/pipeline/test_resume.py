@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.forked import Command
+from tests.forked import Command, alive
 
 SPECS = {
     "projection": """\
@@ -144,13 +144,6 @@ def results(database: Path) -> int:
     ):
         return int(connection.execute("SELECT count(*) FROM results").fetchone()[0])
     return 0
-
-
-def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def parent_of(process: int) -> int:

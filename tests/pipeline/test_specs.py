@@ -42,7 +42,7 @@ from mirage_cli.tune.measure import Judged
 from mirage_cli.verify import equivalence
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
-from mirage_cli.verify.yardstick import as_tuple
+from mirage_cli.verify.pieces import as_tuple
 from tests.searched import BEST, USERS, searched
 
 SPECS = Path(__file__).parents[2] / "search_specs"

@@ -15,9 +15,10 @@ from mirage_cli.search.cost import estimate
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.changes import neighbours
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import predicted
-from mirage_cli.tune.space import neighbours, ranked
+from mirage_cli.tune.space import ranked
 from tests.codegen.test_unrolled import WIDE
 
 H200 = find_target("h200")

@@ -21,8 +21,9 @@ from mirage_cli.search.tiles import tile_options
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.changes import neighbours
 from mirage_cli.tune.price import predicted
-from mirage_cli.tune.space import first_schedules, neighbours
+from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.numeric import draw_inputs
 from tests.codegen.test_triton import check

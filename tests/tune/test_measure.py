@@ -40,8 +40,10 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.setting import Run
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import yardstick
+from mirage_cli.verify.pieces import Piece
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import Piece, Reference
+from mirage_cli.verify.yardstick import Reference
+from tests.forked import alive
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")
@@ -242,7 +244,7 @@ def test_a_call_that_reads_what_it_changes_is_judged_on_the_data_that_were_drawn
 
 def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its float64 values no more than a piece is made at a time, and every piece counts."""
-    monkeypatch.setattr(yardstick, "piece_bytes", lambda device: 1000 if device.type == "cpu" else 0)
+    monkeypatch.setattr("mirage_cli.verify.pieces.piece_bytes", lambda device: 1000 if device.type == "cpu" else 0)
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     setting.set_problem(replace(DOUBLING, cut=((0,), (0,), ELEMENTS, 1)))
     setting.room_bytes = 0
@@ -267,7 +269,7 @@ def test_what_eager_has_no_memory_for_is_judged_in_pieces(tmp_path: Path, monkey
     reference = "import torch\n\ndef reference(x, start_i=0, size_i=ELEMENTS):\n    x = x[start_i : start_i + size_i]\n"
     reference = reference.replace("ELEMENTS", str(ELEMENTS)) + "    if len(x) > 1000:\n"
     reference += "        raise torch.OutOfMemoryError('made up')\n    return 2 * x\n"
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    monkeypatch.setattr("mirage_cli.verify.pieces.PIECE_BYTES", 1000)
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     whole = Problem((X,), (Y,), reference)
     for problem in (
@@ -305,7 +307,7 @@ def test_a_judgement_evaluates_nothing_that_one_before_has_evaluated(
     dtype: str, reference: str, launch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both candidates are wrong, which evaluations with rounding show. The problem is judged in pieces."""
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    monkeypatch.setattr("mirage_cli.verify.pieces.PIECE_BYTES", 1000)
     made: list[object] = []
     for name in ("exact", "rounded", "ranged"):
         evaluate = getattr(Reference, name)
@@ -699,7 +701,7 @@ def test_a_judgement_that_was_prepared_evaluates_nothing(
     cut: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On all data: by eager PyTorch, and in float64. Without room, nothing is prepared."""
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    monkeypatch.setattr("mirage_cli.verify.pieces.PIECE_BYTES", 1000)
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     setting.set_problem(replace(DOUBLING, cut=cut))
     count = 2 * len(DISTRIBUTIONS)
@@ -792,16 +794,9 @@ def test_child_ends_with_its_parent(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout)
     deadline = time.monotonic() + 60
-    while running(pid):
+    while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 SCALE_KERNEL = """

@@ -20,9 +20,10 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.normal import Forms
+from mirage_cli.tune.changes import neighbours
+from mirage_cli.tune.normal import NormalForms
 from mirage_cli.tune.price import Prices
-from mirage_cli.tune.space import first_schedules, neighbours
+from mirage_cli.tune.space import first_schedules
 from tests.mugraphs import RAGGED
 from tests.tune.test_hidden import ADAPTER
 
@@ -88,7 +89,7 @@ def text(graph: MuGraph, s: Schedule) -> str:
 def test_what_is_known_of_a_kernel_holds_for_every_schedule_that_it_is_used_for(name: str) -> None:
     graph = parse_mugraph(GRAPHS[name])
     some = mixed(graph)
-    prices, forms = Prices(graph, H200, ()), Forms(graph)
+    prices, forms = Prices(graph, H200, ()), NormalForms(graph)
     triton.written_once.cache_clear()
     us = prices.totals_us(some)
     shares = [prices.kernels_us(s) for s in some]
@@ -97,7 +98,7 @@ def test_what_is_known_of_a_kernel_holds_for_every_schedule_that_it_is_used_for(
     for i, s in enumerate(some):
         triton.written_once.cache_clear()
         assert text(graph, s) == texts[i], s
-        assert Forms(graph).normalised(s) == normal[i]
+        assert NormalForms(graph).normalised(s) == normal[i]
         anew = Prices(graph, H200, ())
         assert anew.kernels_us(s) == pytest.approx(shares[i], rel=1e-12)
         np.testing.assert_allclose(anew.totals_us([s]), us[i : i + 1], rtol=1e-12)

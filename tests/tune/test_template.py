@@ -13,6 +13,7 @@ import pytest
 
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.template import AT, Forked, Template, template
+from tests.forked import alive
 from tests.pipeline.test_resume import parent_of
 
 MODULE = """
@@ -55,18 +56,11 @@ def start(what: str, **env: str) -> Child:
     return Child("templated", (what,), env, kernels=True)
 
 
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def ends(pid: int) -> bool:
     deadline = time.monotonic() + 60
-    while running(pid) and time.monotonic() < deadline:
+    while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not running(pid)
+    return not alive(pid)
 
 
 def test_it_has_its_own_folder_environment_threads_log_and_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +93,7 @@ def test_one_that_is_killed_is_told_from_one_that_fails(folder: Path) -> None:
 def test_what_it_has_started_ends_with_it(folder: Path) -> None:
     process = start("starts")
     other = process.receive(120)
-    assert running(other)
+    assert alive(other)
     process.kill()
     assert ends(other)
 

@@ -37,7 +37,17 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import Target, find_target
-from mirage_cli.tune import pace, select, space
+from mirage_cli.tune import changes, pace, select
+from mirage_cli.tune.changes import (
+    GROUP,
+    ahead_of_time,
+    crossings,
+    in_groups,
+    manner,
+    neighbours,
+    starting_later,
+    through_descriptors,
+)
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.deadline import MOST_PREPARING, Deadline
 from mirage_cli.tune.explore import FIRST_TIMED, PATIENCE, SECURED
@@ -58,20 +68,7 @@ from mirage_cli.tune.near import Timed, expected_us, sizes_near
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import total_us
 from mirage_cli.tune.proposals import AHEAD_STARTS, NEAR, STARTS, Proposals
-from mirage_cli.tune.space import (
-    GROUP,
-    ahead_of_time,
-    crossings,
-    first_schedules,
-    fitted,
-    in_groups,
-    instead_by_arithmetic,
-    manner,
-    neighbours,
-    other_blocks,
-    starting_later,
-    through_descriptors,
-)
+from mirage_cli.tune.space import first_schedules, fitted, instead_by_arithmetic, other_blocks
 from mirage_cli.tune.surrogate import APART, DEVIATION, NOISE, Point, choose, distinct, predict
 from mirage_cli.tune.task import Means, Task
 from mirage_cli.tune.trials import Incumbent, Trial, Trials, Tuned
@@ -669,7 +666,7 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def known_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = space._neighbours
+    real = changes._neighbours
 
     def known(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
         key = replace(graph, name=""), str(schedule), target
@@ -677,7 +674,7 @@ def known_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
             KNOWN[key] = real(graph, schedule, target)
         return KNOWN[key]
 
-    monkeypatch.setattr(space, "_neighbours", known)
+    monkeypatch.setattr(changes, "_neighbours", known)
 
 
 PROBLEM = Problem(
@@ -1350,7 +1347,7 @@ def test_the_best_may_be_a_schedule_that_the_cost_model_has_no_room_for() -> Non
     proposals = Proposals({"g": golden("gated_mlp")}, H200, Trials(), seed=0)
 
     def shares(*trials: Trial) -> list[float]:
-        return proposals.shares("g", trials, lambda *_: False)
+        return proposals.shares("g", trials)
 
     assert shares(Trial("g", large, "")) == []
     assert shares(Trial("g", start, "")) == shares() == [1.0]
@@ -1433,7 +1430,7 @@ def test_chunks_are_no_more_than_there_are_tiles() -> None:
 def own_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the tuner's clock shows, which do not pass by themselves."""
     now = [0.0]
-    for module in ("select", "explore", "deadline", "judge"):
+    for module in ("select", "explore", "inflight", "deadline", "judge"):
         monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -1755,9 +1752,9 @@ def test_a_program_as_written_that_is_far_behind_comes_behind_the_best_of_others
     """And is timed behind what is compiled together with it, in any case."""
     fast = golden("gated_mlp")
     graphs = {"written": fast.resized({**fast.sizes, "m": 8192}), "g": fast}
-    first = Proposals(graphs, H200, Trials(), 0).first("written", [], lambda *_: False)
+    first = Proposals(graphs, H200, Trials(), 0).first("written", [])
     assert [g for g, _ in first[:2]] == ["g", "written"]
-    same = Proposals({**graphs, "written": fast}, H200, Trials(), 0).first("written", [], lambda *_: False)
+    same = Proposals({**graphs, "written": fast}, H200, Trials(), 0).first("written", [])
     assert same[0][0] == "written"
     _, worker = tune(graphs=("g", "written"), as_written="written")
     assert [s.split()[0] for s in worker.timed[:2]] == ["g", "g"]
@@ -1783,13 +1780,13 @@ def test_the_first_schedules_are_of_plans_that_are_predicted_to_be_near_the_best
     fast = golden("gated_mlp")
     graphs = {n: fast.resized({**fast.sizes, "m": m}) for n, m in (("far", 8192), ("near", 2304), ("best", 2048))}
     proposals = Proposals(graphs, H200, Trials(), 0)
-    first = proposals.first("", [], lambda *_: False)
+    first = proposals.first("", [])
     us = {g: total_us(graphs[g], first_schedules(graphs[g], H200, 1)[0], H200) for g in graphs}
     assert us["near"] < NEAR * us["best"] < us["far"]
     assert [g for g, _ in first[:2]] == ["best", "near"]
     assert len(first) > 2 and {g for g, _ in first[2:]} == {"best"}
-    assert {g for g, _ in proposals.first("far", [], lambda *_: False)} == {*graphs}
-    assert "far" in {p.graph for p in proposals.pool({g: [] for g in graphs}, lambda *_: False)}
+    assert {g for g, _ in proposals.first("far", [])} == {*graphs}
+    assert "far" in {p.graph for p in proposals.pool({g: [] for g in graphs})}
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -17,19 +17,10 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.decided import decided, held
 from mirage_cli.verify.float64 import evaluated
 from mirage_cli.verify.numeric import NumericVerdict, judge
+from mirage_cli.verify.pieces import PIECE_BYTES, Cut, Piece, pieces_of, pieces_with
 from mirage_cli.verify.rounding import RecordDecisions, RoundEveryResult
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import (
-    AS_DECIDED,
-    PIECE_BYTES,
-    UNTOLD,
-    Cut,
-    Piece,
-    Reference,
-    judge_outputs,
-    pieces_of,
-    pieces_with,
-)
+from mirage_cli.verify.yardstick import AS_DECIDED, UNTOLD, Reference, judge_outputs
 
 Tensors = list[torch.Tensor]
 

@@ -21,29 +21,17 @@ from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.triton_interpreter import product_of_tf32x3, to_tf32
-from mirage_cli.verify import facts, testdata, yardstick
+from mirage_cli.verify import facts, testdata
 from mirage_cli.verify.distance import Error, distance, error, overflows
 from mirage_cli.verify.facts import independent_axis
 from mirage_cli.verify.float64 import called64, reference64
 from mirage_cli.verify.halves import halved_sum, running_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
+from mirage_cli.verify.pieces import PIECE_BYTES, Block, Cut, Piece, as_tuple, pieces_of, pieces_with
 from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
-from mirage_cli.verify.yardstick import (
-    PIECE_BYTES,
-    Block,
-    Cut,
-    Judgement,
-    Known,
-    Piece,
-    Reference,
-    as_tuple,
-    error_of,
-    judge_outputs,
-    pieces_of,
-    pieces_with,
-)
+from mirage_cli.verify.yardstick import Judgement, Known, Reference, error_of, judge_outputs
 
 DIMS = (("h", 2), ("q", 17), ("s", 33), ("d", 16), ("e", 8))
 
@@ -821,7 +809,7 @@ def test_judging_in_pieces_finds_the_same_errors(name: str, monkeypatch: pytest.
     cut, eager = Cut(*fields), eager_of(p)
     inputs = draw_inputs(p, "normal", torch.device("cpu"), 0)
     (y,) = kernel(p)(inputs)
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", cut.position_bytes * max(1, cut.length // 3))
+    monkeypatch.setattr("mirage_cli.verify.pieces.PIECE_BYTES", cut.position_bytes * max(1, cut.length // 3))
     pieces = pieces_of(cut)
     assert len(pieces) >= 2 and sum(len(piece.positions) for piece in pieces) == cut.length
 
@@ -912,7 +900,7 @@ def test_what_a_call_returns_in_float64_is_computed_in_pieces(monkeypatch: pytes
     inputs = draw_inputs(p, "normal", torch.device("cpu"), 0)
     with Largest() as whole:
         expected, _ = called64(p, inputs)
-    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1)
+    monkeypatch.setattr("mirage_cli.verify.pieces.PIECE_BYTES", 1)
     with Largest() as pieces:
         found, _ = called64(p, inputs)
     assert pieces.elements < whole.elements

@@ -17,6 +17,7 @@ from typing import Any  # compiled functions
 import torch
 from torch._guards import tracing
 
+from mirage_cli.ir.once import once
 from mirage_cli.pipeline.models.attention import by_pytorch
 from mirage_cli.pipeline.models.region import Region
 from mirage_cli.pipeline.models.symbols import placeholders
@@ -56,7 +57,7 @@ class Inductors:
         self.thread = ThreadPoolExecutor(1, "inductor")
         self.compiling: int | None = None  # the thread, while it compiles
         self.begun: dict[str, Future[Callable[..., Any]]] = {}
-        self.made: dict[str, Callable[..., Any]] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
 
     def __enter__(self) -> Inductors:
         return self
@@ -89,13 +90,12 @@ class Inductors:
         finally:
             self.compiling = None
 
+    @once
     def of(self, module: str, own: torch.nn.Module) -> Callable[..., Any]:
         """For the region of this module, which is its `own`. What the thread could not compile is compiled when it is
         called."""
-        if module not in self.made:
-            begun = self.begun.get(module)
-            if begun is None or not begun.done():
-                self.say(f"{module}: Inductor compiles it, to be timed beside its kernel")
-            compiled = None if begun is None or begun.exception() is not None else begun.result()
-            self.made[module] = compiled or torch.compile(own, dynamic=False)
-        return self.made[module]
+        begun = self.begun.get(module)
+        if begun is None or not begun.done():
+            self.say(f"{module}: Inductor compiles it, to be timed beside its kernel")
+        compiled = None if begun is None or begun.exception() is not None else begun.result()
+        return compiled or torch.compile(own, dynamic=False)

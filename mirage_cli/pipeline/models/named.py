@@ -21,6 +21,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from mirage_cli.codegen.ordinary import TORCH
+from mirage_cli.ir.once import once
 from mirage_cli.pipeline.models.inplace import GIVEN
 from mirage_cli.pipeline.models.passes import is_view, memory_of, rematerialisable
 from mirage_cli.pipeline.models.symbols import placeholders, shape_of
@@ -223,13 +224,13 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
 @dataclass(frozen=True)
 class Checks:
     """The nodes outside of some others that check the numbers of these. remat: as of `rematerialisable`. known: by what
-    they compute. copies: of `outside`, by the node."""
+    they compute. worked_out: as `once` has it."""
 
     graph: torch.fx.Graph
     inside: frozenset[Any]
     remat: frozenset[Any]
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    copies: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    worked_out: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def of(self, named: Named, operator: str) -> None:
         """Where a kernel compares numbers that it works out of floating-point ones, there is none: such numbers are no
@@ -279,15 +280,13 @@ class Checks:
             return right
         return self.made(aten.bitwise_or.Tensor, right, self.made(aten.eq.Scalar, index, named.besides))
 
+    @once
     def outside(self, node: Any) -> Any:
         """The node, or a copy of it that is not inside. None where that would compute more than counts."""
         if node not in self.inside:
             return node
-        if node not in self.copies:
-            self.copies[node] = self.copied(node) if node in self.remat else None
-        return self.copies[node]
-
-    def copied(self, node: Any) -> Any:
+        if node not in self.remat:
+            return None
         places = {x: self.outside(x) for x in node.all_input_nodes}
         if None in places.values():
             return None

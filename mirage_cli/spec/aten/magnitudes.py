@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Container, Mapping
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
+from mirage_cli.ir.once import once
 from mirage_cli.ir.program import LARGEST_HALF
 from mirage_cli.spec.arrays import Unsupported
 from mirage_cli.spec.aten.row import dtype_name, overloadless
@@ -165,7 +166,7 @@ class Magnitudes:
 
     def __init__(self, moves: Callable[[Any], bool], named: Mapping[int, int]) -> None:
         self.moves, self.named = moves, named
-        self.known: dict[Any, int] = {}
+        self.worked_out: dict[Any, Any] = {}  # as `once` has it
 
     def refuse_large(self, node: Any) -> None:
         """Raises Unsupported where a call takes or makes whole numbers that a kernel does not compute as PyTorch does,
@@ -204,13 +205,9 @@ class Magnitudes:
         if is_whole(node) and (negative or self.of(operand) > TYPES.get(made, LARGEST)):
             raise Unsupported(f"{node} converts whole numbers to {made} that may not fit in it")
 
+    @once
     def of(self, node: Any) -> int:
         """How far a node's whole numbers go; 0 of floating-point ones."""
-        if node not in self.known:
-            self.known[node] = self.found(node)
-        return self.known[node]
-
-    def found(self, node: Any) -> int:
         value = node.meta.get("val")
         if isinstance(value, int):
             return abs(value)
