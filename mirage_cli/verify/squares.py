@@ -7,8 +7,8 @@ each other: X is drawn many times, and each row is taken from the first draw in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -26,6 +26,10 @@ DRAWS = 64
 
 SPACE = 1 << 15
 """Elements of any one value of all these draws, at most."""
+
+FURTHER = 256
+"""Draws in which a row is looked for where many are too large to be drawn at once: of 6,000 rows, one in 2,000 cases
+has no squares in any. Only rows in doubt are drawn again."""
 
 LOGARITHMS = 1 << 7
 """Elements of logarithms of which a draw that has more counts as several: their tests for squares take longest."""
@@ -62,19 +66,100 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
             continue
         name = max(drawn, key=lambda t: len(rows[e.out][t.name])).name
         needed = [q for q in live_eqns(program.eqns, (e.out,)) if name in rows[q.out]]
-        largest = max(prod(sizes[a] for a in q.spans) for q in needed)
-        field = Field(seed + i, sizes)
-        count = min(DRAWS, 1 + SPACE // (largest * effort(needed, sizes)))
-        again = field.draw(found[name].dims, "float", {DRAW: count, **sizes})
-        both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first
-        many = {**env, name: both}
-        for q in needed:
-            many[q.out] = applied(q, many, semantics)
-        found[name] = env[name] = replace(again, data=_first_sure(both, many[e.out], rows[e.out][name]))
+        found[name] = env[name] = _Again(name, needed, env, rows, semantics, Field(seed + i, sizes)).mended()
         for q in program.eqns[: i + 1]:
             if name in rows[q.out]:
                 env[q.out] = applied(q, env, semantics)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An input that is drawn again. needed: the equations from it to a root, which is the last. env, rows: of all that
+    was computed so far."""
+
+    name: str
+    needed: Sequence[Eqn]
+    env: Mapping[str, Residues]
+    rows: Mapping[str, Mapping[str, RowAxes]]
+    semantics: FieldSemantics
+    field: Field
+
+    def mended(self) -> Residues:
+        """Each row from the first draw in which the root is in doubt nowhere. Where there is room for few draws at
+        once, further ones are of the positions along one axis at which some row is in doubt."""
+        x, drawn = self.drawn(self.env)
+        axis = self.axis_apart() if drawn < DRAWS else None
+        if axis is None:
+            return x
+        data, at = x.data.copy(), np.arange(x.shape[x.dims.index(axis)])
+        place = (slice(None),) * (1 + x.dims.index(axis))
+        while drawn < FURTHER:
+            x = replace(x, data=data)
+            at = at[self.in_doubt(self.at(x, axis, at), axis)]
+            if not at.size:
+                break
+            some, more = self.drawn(self.at(x, axis, at))
+            data[(*place, at)] = some.data
+            drawn += more
+        return x
+
+    def drawn(self, env: Mapping[str, Residues]) -> tuple[Residues, int]:
+        """One draw of the input, with rows of as many draws as there is room for, the present one first; and how many
+        these are."""
+        present = env[self.name]
+        shapes = {**self.semantics.sizes, **dict(zip(present.dims, present.shape, strict=True))}
+        largest = max(prod(shapes[a] for a in q.spans) for q in self.needed)
+        count = min(DRAWS, 1 + SPACE // (largest * effort(self.needed, shapes)))
+        again = self.field.draw(present.dims, "float", {**shapes, DRAW: count})
+        both = replace(again, data=np.concatenate([present.data, again.data], axis=1))
+        return replace(again, data=_first_sure(both, self.root(env, both), self.axes)), count
+
+    @property
+    def axes(self) -> RowAxes:
+        """The axes along which rows of the input give rows of the root."""
+        return self.rows[self.needed[-1].out][self.name]
+
+    def root(self, env: Mapping[str, Residues], x: Residues) -> Residues:
+        made = {**env, self.name: x}
+        for q in self.needed:
+            made[q.out] = applied(q, made, self.semantics)
+        return made[self.needed[-1].out]
+
+    def axis_apart(self) -> str | None:
+        """The longest axis of the input that is one of all that is made of it, and that nothing is summed or read by an
+        index along."""
+
+        def is_apart(axis: str, q: Eqn) -> bool:
+            indices = (*q.names, *(d for i in q.names.values() for d in i.dims))
+            return axis in q.dims and axis not in q.axes and axis not in indices
+
+        own = [b for a, b in self.axes.items() if a == b and all(is_apart(a, q) for q in self.needed)]
+        return max(own, key=lambda d: self.semantics.sizes[d], default=None)
+
+    def at(self, x: Residues, axis: str, at: Array) -> dict[str, Residues]:
+        """The input and all that is read besides, at some positions along an axis."""
+        read = {v for q in self.needed for v in q.values if self.name not in self.rows[v]}
+        return {v: _taken(y, axis, at) for v, y in [*((v, self.env[v]) for v in read), (self.name, x)]}
+
+    def in_doubt(self, env: Mapping[str, Residues], axis: str) -> Array:
+        """At which of these positions the root is in doubt in some row."""
+        root = self.root(env, env[self.name])
+        taint = root.whole_taint[np.flatnonzero(root.valid)]
+        return np.moveaxis(taint, 1 + root.dims.index(axis), 0).reshape(root.shape[root.dims.index(axis)], -1).any(1)
+
+
+def _taken(x: Residues, axis: str, at: Array) -> Residues:
+    """A value at some positions along an axis."""
+    if axis not in x.dims:
+        return x
+    i = x.dims.index(axis)
+
+    def some(y: Array | None, place: int) -> Array | None:
+        return y if y is None or y.shape[place] == 1 < x.shape[i] else y.take(at, place)
+
+    data = x.data.take(at, i + (x.kind == "field"))
+    return replace(x, data=data, flags=some(x.flags, i), taint=some(x.taint, i + 1))
 
 
 def _of_positive_numbers(eqns: Iterable[Eqn]) -> set[str]:

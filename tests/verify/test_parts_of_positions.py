@@ -175,3 +175,21 @@ outputs: {O: [m, n]}
     one = next(p for p in plans if len(p.graph.kernels) == 1 and "d" not in dict(p.graph.kernels[0].roles))
     assert refused(program, one, "load R[n, e]", "load R[n, e + 1]")
     assert refused(program, one, "load R[n, e]", "load R[n, 63 - e]")
+
+
+def test_what_is_read_outside_of_a_part_and_not_chosen_leaves_nothing_in_doubt() -> None:
+    """The norm of a row of zeros is the root of a number that may be no square."""
+    text = """
+name: norms
+dims: {t: 80, p: 30, q: 50, d: 8}
+inputs: {A: [p, d], B: [q, d], G: [d]}
+program: |
+  N = rms_norm(A, d, eps=1e-6) * G
+  M = rms_norm(B, d, eps=1e-6)
+  O = where(index(t) < 30, N[t, d], M[t - 30, d])
+outputs: {O: [t, d]}
+"""
+    program, plans = found(text)
+    one = next(p for p in plans if len(p.graph.kernels) == 1)
+    assert refused(program, one, "load B[t - 30, d]", "load B[t - 29, d]")
+    assert refused(program, one, "load A[t, d]", "load A[t + 1, d]")
