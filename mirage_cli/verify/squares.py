@@ -88,43 +88,40 @@ class _Again:
     def mended(self) -> Residues:
         """Each row from the first draw in which the root is in doubt nowhere. Where there is room for few draws at
         once, further ones are of the positions along one axis at which some row is in doubt."""
-        x, drawn = self.drawn(self.env)
+        x, doubt, drawn = self.drawn(self.env, self.semantics.sizes, [self.env[self.name]])
         axis = self.axis_apart() if drawn < DRAWS else None
         if axis is None:
             return x
-        data, at = x.data.copy(), np.arange(x.shape[x.dims.index(axis)])
-        place = (slice(None),) * (1 + x.dims.index(axis))
-        while drawn < FURTHER:
-            x = replace(x, data=data)
-            at = at[self.in_doubt(self.at(x, axis, at), axis)]
-            if not at.size:
-                break
-            some, more = self.drawn(self.at(x, axis, at))
-            data[(*place, at)] = some.data
+        data, i = x.data.copy(), x.dims.index(axis)  # behind the axis of draws
+        others = tuple(n for n in range(doubt.ndim) if n != i - 1)
+        while drawn < FURTHER and doubt.any():
+            at = np.flatnonzero(doubt.any(others))
+            some, still, more = self.drawn(self.at(axis, at), {**self.semantics.sizes, axis: len(at)}, [])
+            before = doubt.take(at, i - 1)
+            data[(*[slice(None)] * (i + 1), at)] = np.where(before & ~still, some.data, data.take(at, i + 1))
+            doubt[(*[slice(None)] * (i - 1), at)] = before & still
             drawn += more
-        return x
+        return replace(x, data=data)
 
-    def drawn(self, env: Mapping[str, Residues]) -> tuple[Residues, int]:
-        """One draw of the input, with rows of as many draws as there is room for, the present one first; and how many
-        these are."""
-        present = env[self.name]
-        shapes = {**self.semantics.sizes, **dict(zip(present.dims, present.shape, strict=True))}
-        largest = max(prod(shapes[a] for a in q.spans) for q in self.needed)
-        count = min(DRAWS, 1 + SPACE // (largest * effort(self.needed, shapes)))
-        again = self.field.draw(present.dims, "float", {**shapes, DRAW: count})
-        both = replace(again, data=np.concatenate([present.data, again.data], axis=1))
-        return replace(again, data=_first_sure(both, self.root(env, both), self.axes)), count
+    def drawn(
+        self, env: Mapping[str, Residues], sizes: Mapping[str, int], present: Sequence[Residues]
+    ) -> tuple[Residues, Array, int]:
+        """One draw of the input, its rows from as many draws as there is room for, behind the present one; at which of
+        its positions the root is in doubt in all of them; and how many these are. env: all that is read besides."""
+        largest = max(prod(sizes[a] for a in q.spans) for q in self.needed)
+        count = min(DRAWS, 1 + SPACE // (largest * effort(self.needed, sizes)))
+        again = self.field.draw(self.env[self.name].dims, "float", {**sizes, DRAW: count})
+        many = replace(again, data=np.concatenate([x.data for x in (*present, again)], axis=1))
+        made = {**env, self.name: many}
+        for q in self.needed:
+            made[q.out] = applied(q, made, self.semantics)
+        data, doubt = _first_sure(many, made[self.needed[-1].out], self.axes)
+        return replace(again, data=data), doubt, count
 
     @property
     def axes(self) -> RowAxes:
         """The axes along which rows of the input give rows of the root."""
         return self.rows[self.needed[-1].out][self.name]
-
-    def root(self, env: Mapping[str, Residues], x: Residues) -> Residues:
-        made = {**env, self.name: x}
-        for q in self.needed:
-            made[q.out] = applied(q, made, self.semantics)
-        return made[self.needed[-1].out]
 
     def axis_apart(self) -> str | None:
         """The longest axis of the input that is one of all that is made of it, and that nothing is summed or read by an
@@ -137,16 +134,10 @@ class _Again:
         own = [b for a, b in self.axes.items() if a == b and all(is_apart(a, q) for q in self.needed)]
         return max(own, key=lambda d: self.semantics.sizes[d], default=None)
 
-    def at(self, x: Residues, axis: str, at: Array) -> dict[str, Residues]:
-        """The input and all that is read besides, at some positions along an axis."""
+    def at(self, axis: str, at: Array) -> dict[str, Residues]:
+        """All that is read besides the input, at some positions along an axis."""
         read = {v for q in self.needed for v in q.values if self.name not in self.rows[v]}
-        return {v: _taken(y, axis, at) for v, y in [*((v, self.env[v]) for v in read), (self.name, x)]}
-
-    def in_doubt(self, env: Mapping[str, Residues], axis: str) -> Array:
-        """At which of these positions the root is in doubt in some row."""
-        root = self.root(env, env[self.name])
-        taint = root.whole_taint[np.flatnonzero(root.valid)]
-        return np.moveaxis(taint, 1 + root.dims.index(axis), 0).reshape(root.shape[root.dims.index(axis)], -1).any(1)
+        return {v: _taken(self.env[v], axis, at) for v in read}
 
 
 def _taken(x: Residues, axis: str, at: Array) -> Residues:
@@ -191,20 +182,25 @@ def _adds_doubt(e: Eqn, env: Mapping[str, Residues]) -> bool:
     return bool(new[np.flatnonzero(result.valid)].any())
 
 
-def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> Array:
-    """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt.
+def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> tuple[Array, Array]:
+    """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt;
+    and where all are in doubt, along the axes of x of which there are rows.
 
     Where all are in doubt, the row of the first draw is kept.
     """
     if result.taint is None:
-        return x.data[:, :1]
+        return x.data[:, :1], np.zeros((1,) * (x.data.ndim - 2), dtype=np.bool_)
     names = {a: rows.get(a, "") for a in result.dims if a != DRAW}
     doubt = np.moveaxis(result.taint[np.flatnonzero(result.valid)], 1 + result.dims.index(DRAW), 1)
     doubt = np.asarray(doubt.any(axis=(0, *(i for i, b in enumerate(names.values(), 2) if not b))))
     kept = [b for b in names.values() if b]
-    first = doubt.argmin(axis=0)  # 0 where all are
     order = [d for d in x.dims if d in kept]
-    first = first.transpose([kept.index(d) for d in order])
-    index = first[tuple(slice(None) if d in kept else None for d in x.dims[1:])]
-    index = np.broadcast_to(index, x.data.shape[2:])
-    return np.take_along_axis(x.data, index[None, None], axis=1)
+    first, never = doubt.argmin(axis=0), doubt.all(axis=0)  # the first is 0 where all are
+
+    def along(y: Array) -> Array:
+        return y.transpose([kept.index(d) for d in order])[
+            tuple(slice(None) if d in kept else None for d in x.dims[1:])
+        ]
+
+    index = np.broadcast_to(along(first), x.data.shape[2:])
+    return np.take_along_axis(x.data, index[None, None], axis=1), along(never).copy()
