@@ -134,6 +134,13 @@ def sliding_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: in
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+def window_and_first_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int = 2) -> torch.Tensor:
+    i = torch.arange(q.shape[-2], device=q.device)
+    behind = i[:, None] - i[None]
+    mask = ((behind >= 0) & (behind < window)) | ((i[None] < 1) & (behind >= 0))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
 class WindowAttention(nn.Module):
     """Swin's: windows of a picture, shifted, with a bias for each pair of places in a window."""
 
@@ -572,6 +579,7 @@ BLOCKS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "positions_with_an_offset": (OffsetPositions(), (R(3, 5, 6), torch.randint(0, 9, (3, 5)))),
     "qk_norm": (QkNorm(), (R(2, 5, 24),)),
     "sliding_window": (sliding_window, HEADS),
+    "window_and_first_keys": (window_and_first_keys, HEADS),
     "swin_window": (WindowAttention(), (R(2, 6, 4, 8),)),
     "swin_without_a_shift": (WindowAttention(8, 3, 4, 0), (R(1, 6, 9, 8),)),
     "patch_merging": (PatchMerging(), (R(2, 6, 4, 4),)),

@@ -25,6 +25,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, tables_of
 from mirage_cli.ir.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.ir.shifts import shifted_once
 
 MOST_PARTS = 4
 """Parts of one axis: with more reductions than that, a search takes long."""
@@ -37,7 +38,7 @@ Constants = Mapping[str, NDArray[np.generic]]
 
 def by_parts(program: Program) -> Program | None:
     """A lowered program with a reduction for each part of a concatenated axis; None where no axis is one."""
-    return _Parts(program).rewritten()
+    return _Parts(shifted_once(program)).rewritten()
 
 
 def in_parts(program: Program) -> Program:
@@ -87,8 +88,9 @@ class _Parts(Rewriter):
         before = dict(self.dims)
         eqns: list[Eqn] = []
         products: list[str] = []
+        readers = {d for q in self.program.eqns if axis in q.names for d in q.names[axis].dims}
         for start, end in pairwise(ends):
-            others = [d for d in self.dims if d not in self.fixed]
+            others = sorted((d for d in self.dims if d not in self.fixed), key=lambda d: d not in readers)
             part = [self.axis(e, e.axes[0], end - start, others)] if end - start > 1 else []
             place = index(dict.fromkeys(part, 1), start)
             made = _Part(self, axis, place, {n: x[start] for n, x in constants.items()}, eqns)

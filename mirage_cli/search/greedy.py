@@ -142,8 +142,8 @@ class Change:
 
 
 def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
-    outputs, gap_us = planner.d.outputs, planner.gap_us
-    while _changed(kernels, _without_one(kernels, outputs, kernel), gap_us) or _changed(
+    gap_us = planner.gap_us
+    while _changed(kernels, _without_one(kernels, planner, kernel), gap_us) or _changed(
         kernels, _with_two_in_one(kernels, planner, kernel), gap_us
     ):
         pass
@@ -188,14 +188,22 @@ def _without_all(kernels: Kernels, planner: Planner, kernel: Make) -> Change:
     return Change(tuple(kernels), {t: made(t) for t in kept})
 
 
-def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> Iterator[Change]:
-    """Without an intermediate, which its readers compute anew; of kernels that were made one, there may be none."""
+def _without_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
+    """Without an intermediate, which its readers compute anew; of kernels that were made one, there may be none. Copies
+    come first: while parts of a product are copied, it seems faster to make each part by a product of its own."""
     memory = frozenset(f for targets in kernels for f in targets)
-    for targets, f in ((t, f) for t in kernels for f in t if f not in outputs):
+    for targets, f in sorted(((t, f) for t in kernels for f in t), key=lambda x: not _is_copy(planner, x[1])):
+        if f in planner.d.outputs:
+            continue
         readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
         others = tuple(x for x in targets if x is not f)
         come = [*readers, others] if others else readers
         yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
+
+
+def _is_copy(planner: Planner, f: Form) -> bool:
+    """Whether the program makes it by reading something at other places."""
+    return any(n.moved and n.origin == "program" for n in planner.space.options[f])
 
 
 def _with_two_in_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:

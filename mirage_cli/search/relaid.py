@@ -1,4 +1,5 @@
-"""Inputs that a first kernel copies into another memory order, to aligned rows, or rounded to a smaller type.
+"""Inputs that a first kernel copies into another memory order, to aligned rows, or rounded to a smaller type; and what
+tables name of them, where it would be looked up again and again.
 
     O = dot(X[b, c, y + i, x + j], W[e, c, i, j]; c, i, j)
     -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
@@ -16,6 +17,10 @@ Warpgroups take their second operand of TF32 along the sum, so one of the two li
     O = dot(bfloat16(X), bfloat16(W), k), of float32  -->  X_laid = bfloat16(X), W_laid = bfloat16(W)
 
 Rounded in each block, what products take passes through registers every time that it is read.
+
+    S[b, h, q, k] = A + W[T[q, k], h]  -->  W_laid[h, q, k] = W[T[q, k], h], and S = A + W_laid
+
+Looked up for each score, a bias takes as many single loads as there are scores. Of one batch there are fewer.
 """
 
 from __future__ import annotations
@@ -25,13 +30,16 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
+from mirage_cli.ir.access import dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
     HALVES,
     LINE_BYTES,
     WIDEST_BYTES,
     Builder,
+    Eqn,
     Program,
     Tensor,
     cast_of,
@@ -51,14 +59,15 @@ def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, 
     """Copies of inputs from which products of the best plan are fed faster: where they load less at once than an
     instruction may, or than a library is fast with, in a memory order in which they do not; and where the program reads
     an input rounded to a smaller type alone, in this type. None of a tensor that is changed, that names positions, or
-    that is a mask."""
+    that is a mask. By the name of an equation, what tables name of such an input, where it is looked up again."""
     found: dict[str, Tensor] = {}
     copied = (t for t in program.inputs if t.below is None and tensor_type(t) != "bool")
     tensors = {t.name: t for t in copied if t.name not in program.changed}
     best = result.candidates[0]
     accesses: dict[str, list[Load]] = {}
-    for x in _narrow(best, target):
-        accesses.setdefault(x.buffer, []).append(x)
+    for k, x in _narrow(best, target):
+        if _summed(k) & {*x.dims}:
+            accesses.setdefault(x.buffer, []).append(x)
     for name, loads in accesses.items():
         if (t := tensors.get(name)) is not None and (order := _wide_order(program, t, loads)) is not None:
             found[name] = _laid(t, order)
@@ -69,7 +78,24 @@ def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, 
     for name, dtype in _cast_alone(program).items():
         if name in summed & tensors.keys():
             found[name] = replace(found.get(name, _laid(tensors[name], tensors[name].dims)), dtype=dtype)
+    named = {x.buffer for _, x in _narrow(best, target) if lookups_of(x.access)}
+    for e in _looked_up_again(program):
+        if (t := tensors.get(e.values[0])) is not None and t.name in named:
+            inner = [d for x in lookups_of(e.names.values()) for d in dims_of(x.access)]
+            found[e.out] = Tensor(e.out, tuple(sorted(e.dims, key=lambda d: d in inner and inner.index(d))), t.dtype)
     return found
+
+
+def _looked_up_again(program: Program) -> Iterator[Eqn]:
+    """What tables name of an input, where all that is made of it has more axes: in a kernel for that, each element is
+    looked up at every position along these."""
+    inputs, eqns = {t.name for t in program.inputs}, program.eqns
+    kept = {*(t.name for t in program.outputs), *(p.value for p in program.parts)}
+    for e in eqns:
+        if lookups_of(e.names.values()) and {*e.values} <= inputs and e.out not in kept:
+            readers = [r for r in eqns if e.out in r.values]
+            if all(OPS[r.op].kind == "elementwise" and {*e.dims} < {*r.dims} for r in readers):
+                yield e
 
 
 def _cast_alone(program: Program) -> dict[str, str]:
@@ -122,21 +148,21 @@ def _across_the_sum(c: ScheduledGraph) -> Iterator[tuple[Load, tuple[str, ...]]]
                 yield x, (*(d for d in tensors[x.buffer].dims if d != own[-1]), own[-1])
 
 
-def _narrow(c: ScheduledGraph, target: Target) -> Iterator[Load]:
-    """Loads of a plan of which threads load less at once than an instruction may, and that a product sums; and those
-    of a library whose rows are not aligned."""
+def _narrow(c: ScheduledGraph, target: Target) -> Iterator[tuple[Kernel, Load]]:
+    """Loads of a plan of which threads load less at once than an instruction may; and those of a library whose rows are
+    not aligned."""
     tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
     for k in c.graph.kernels:
         if k.kind == "library":
             element = c.graph.element_bytes
-            yield from (x for x in k.loads if not whole_rows(x, c.graph.inputs, sizes, element[x.buffer]))
+            yield from ((k, x) for x in k.loads if not whole_rows(x, c.graph.inputs, sizes, element[x.buffer]))
     for name, m in models(c.graph).items():
         launch = Launch.of(m, Batch.of(m, [c.schedule.kernels[name]], sizes), sizes, target, ())
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if _summed(m.kernel) & {*x.dims} and one_load_bytes(launch, lines) < WIDEST_BYTES:
-                yield x
+            if one_load_bytes(launch, lines) < WIDEST_BYTES:
+                yield m.kernel, x
 
 
 def _summed(k: Kernel) -> frozenset[str]:
@@ -151,15 +177,17 @@ def behind_copies(
     search: Callable[[Program], SearchResult],
     gap_us: float,
 ) -> SearchResult | None:
-    """What a search finds of a program with these inputs in aligned rows, behind the kernels that copy them; None where
-    copying them takes as long as the best plan without."""
+    """What a search finds of a program with these inputs, and with what is looked up, in aligned rows, behind the
+    kernels that copy them; None where copying them takes as long as the best plan without."""
     aligned = {name: t.with_aligned_rows(program.sizes, DTYPE_BYTES[t.dtype]) for name, t in laid.items()}
     taken = {*program.sizes, *program.values(), *(t.name for t in program.results)}
     names = {name: fresh_name(f"{name}_laid", taken) for name in laid}
     copies = search(_copies(program, laid, names)).candidates[0]
     if copies.predicted_us >= best_us:
         return None
-    found = search(replace(program, inputs=tuple(aligned.get(t.name, t) for t in program.inputs)))
+    new = [t for name, t in aligned.items() if name not in {x.name for x in program.inputs}]
+    inputs = (*(aligned.get(t.name, t) for t in program.inputs), *new)
+    found = search(replace(program, inputs=inputs, eqns=tuple(e for e in program.eqns if e.out not in aligned)))
     return replace(found, candidates=tuple(_behind(copies, c, program, names, gap_us) for c in found.candidates))
 
 
@@ -169,12 +197,17 @@ def _laid(t: Tensor, order: tuple[str, ...]) -> Tensor:
 
 def _copies(program: Program, laid: Mapping[str, Tensor], names: Mapping[str, str]) -> Program:
     """The program of the copies: each is an output in its order, of its type."""
-    inputs = tuple(t for t in program.inputs if t.name in laid)
+    eqns = [e for e in program.eqns if e.out in laid]
+    read = {*laid, *(v for e in eqns for v in e.values)}
+    inputs = tuple(t for t in program.inputs if t.name in read)
     builder = Builder(inputs, program.order)
-    for t in inputs:
+    for t in (t for t in inputs if t.name in laid):
         builder.emit("mul", t.name, Fraction(1), out=names[t.name])
-    outputs = tuple(replace(laid[t.name], name=names[t.name]) for t in inputs)
-    dims = {d: n for d, n in program.dims if any(d in t.dims for t in inputs)}
+    for e in eqns:
+        builder.append(replace(e, out=names[e.out]))
+    outputs = tuple(replace(t, name=names[name]) for name, t in laid.items())
+    axes = {d for t in (*inputs, *outputs) for d in t.dims}
+    dims = {d: n for d, n in program.dims if d in axes}
     dynamic = tuple(r for r in program.dynamic if r.dim in dims)
     return Program(
         program.name, tuple(dims.items()), program.dtype, inputs, tuple(builder.eqns), outputs, dynamic=dynamic

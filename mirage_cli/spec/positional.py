@@ -60,7 +60,8 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
 
     def make(names: Names, value: Value) -> Value:
         new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}
-        return g.rename(value, **{o: names.graph.axis(n) for o, n in new.items() if o != n})
+        others = {o: names.graph.axis(n) for o, n in new.items() if o != n}
+        return g.rename(value, **others) if others else value
 
     made = a.trace.add(Array(a.trace, dims, held, (a,), make, a.mask))
     a.trace.renamed[made] = pairs

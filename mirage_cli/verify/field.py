@@ -61,6 +61,7 @@ from mirage_cli.verify.residues import (
     beside_number,
     both_ordered,
     both_valid,
+    chosen_taint,
     columns,
     finish,
     joint_flags,
@@ -589,7 +590,7 @@ class Field:
     def where(self, mask: Residues, x: Residues, y: Residues) -> Residues:
         dims = union(mask.dims, x.dims, y.dims)
         m = aligned(mask.data, mask.dims, dims)
-        taint = joint_taint((mask, x, y), dims)
+        taint = chosen_taint(mask, x, y, dims)
         if x.kind == y.kind != "field":
             data = np.where(m, aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Residues(dims, x.kind, data, both_valid(mask, x, y), taint=taint, large=x.large or y.large)

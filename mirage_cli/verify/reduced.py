@@ -211,6 +211,9 @@ class _Short:
                     nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
                     missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
                     sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
+                if _is_stretch(i) and {*i.dims} <= sizes.keys() and i.bounds(self.whole)[1] >= self.whole[d] - 1:
+                    behind = dict(self.coming_to(i, sizes[d] - 1, sizes))  # up to the last position
+                    sizes |= self.longer(sizes, behind) if behind else {}
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
         return sizes

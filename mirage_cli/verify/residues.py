@@ -148,6 +148,15 @@ def joint_taint(values: Iterable[Residues], dims: tuple[str, ...]) -> Array | No
     return total
 
 
+def chosen_taint(mask: Residues, x: Residues, y: Residues, dims: tuple[str, ...]) -> Array | None:
+    """Taint of what a mask chooses: its own, and that of what is chosen."""
+    if x.taint is None and y.taint is None:
+        return joint_taint((mask,), dims)
+    of_x, of_y = (False if v.taint is None else aligned(v.taint, v.dims, dims, 1) for v in (x, y))
+    taint = np.where(aligned(mask.data, mask.dims, dims), of_x, of_y)
+    return taint if mask.taint is None else taint | aligned(mask.taint, mask.dims, dims, 1)
+
+
 def whole(taint: Array | None) -> Array | None:
     """Taint of a result that mixes the levels."""
     return None if taint is None else np.broadcast_to(taint.any(axis=0), taint.shape)

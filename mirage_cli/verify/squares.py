@@ -7,8 +7,8 @@ each other: X is drawn many times, and each row is taken from the first draw in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -26,6 +26,10 @@ DRAWS = 64
 
 SPACE = 1 << 15
 """Elements of any one value of all these draws, at most."""
+
+FURTHER = 256
+"""Draws in which a row is looked for where many are too large to be drawn at once: of 6,000 rows, one in 2,000 cases
+has no squares in any. Only rows in doubt are drawn again."""
 
 LOGARITHMS = 1 << 7
 """Elements of logarithms of which a draw that has more counts as several: their tests for squares take longest."""
@@ -62,19 +66,91 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[
             continue
         name = max(drawn, key=lambda t: len(rows[e.out][t.name])).name
         needed = [q for q in live_eqns(program.eqns, (e.out,)) if name in rows[q.out]]
-        largest = max(prod(sizes[a] for a in q.spans) for q in needed)
-        field = Field(seed + i, sizes)
-        count = min(DRAWS, 1 + SPACE // (largest * effort(needed, sizes)))
-        again = field.draw(found[name].dims, "float", {DRAW: count, **sizes})
-        both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first
-        many = {**env, name: both}
-        for q in needed:
-            many[q.out] = applied(q, many, semantics)
-        found[name] = env[name] = replace(again, data=_first_sure(both, many[e.out], rows[e.out][name]))
+        found[name] = env[name] = _Again(name, needed, env, rows, semantics, Field(seed + i, sizes)).mended()
         for q in program.eqns[: i + 1]:
             if name in rows[q.out]:
                 env[q.out] = applied(q, env, semantics)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An input that is drawn again. needed: the equations from it to a root, which is the last. env, rows: of all that
+    was computed so far."""
+
+    name: str
+    needed: Sequence[Eqn]
+    env: Mapping[str, Residues]
+    rows: Mapping[str, Mapping[str, RowAxes]]
+    semantics: FieldSemantics
+    field: Field
+
+    def mended(self) -> Residues:
+        """Each row from the first draw in which the root is in doubt nowhere. Where there is room for few draws at
+        once, further ones are of the positions along one axis at which some row is in doubt."""
+        x, doubt, drawn = self.drawn(self.env, self.semantics.sizes, [self.env[self.name]])
+        axis = self.axis_apart() if drawn < DRAWS else None
+        if axis is None:
+            return x
+        data, i = x.data.copy(), x.dims.index(axis)  # behind the axis of draws
+        others = tuple(n for n in range(doubt.ndim) if n != i - 1)
+        while drawn < FURTHER and doubt.any():
+            at = np.flatnonzero(doubt.any(others))
+            some, still, more = self.drawn(self.at(axis, at), {**self.semantics.sizes, axis: len(at)}, [])
+            before = doubt.take(at, i - 1)
+            data[(*[slice(None)] * (i + 1), at)] = np.where(before & ~still, some.data, data.take(at, i + 1))
+            doubt[(*[slice(None)] * (i - 1), at)] = before & still
+            drawn += more
+        return replace(x, data=data)
+
+    def drawn(
+        self, env: Mapping[str, Residues], sizes: Mapping[str, int], present: Sequence[Residues]
+    ) -> tuple[Residues, Array, int]:
+        """One draw of the input, its rows from as many draws as there is room for, behind the present one; at which of
+        its positions the root is in doubt in all of them; and how many these are. env: all that is read besides."""
+        largest = max(prod(sizes[a] for a in q.spans) for q in self.needed)
+        count = min(DRAWS, 1 + SPACE // (largest * effort(self.needed, sizes)))
+        again = self.field.draw(self.env[self.name].dims, "float", {**sizes, DRAW: count})
+        many = replace(again, data=np.concatenate([x.data for x in (*present, again)], axis=1))
+        made = {**env, self.name: many}
+        for q in self.needed:
+            made[q.out] = applied(q, made, self.semantics)
+        data, doubt = _first_sure(many, made[self.needed[-1].out], self.axes)
+        return replace(again, data=data), doubt, count
+
+    @property
+    def axes(self) -> RowAxes:
+        """The axes along which rows of the input give rows of the root."""
+        return self.rows[self.needed[-1].out][self.name]
+
+    def axis_apart(self) -> str | None:
+        """The longest axis of the input that is one of all that is made of it, and that nothing is summed or read by an
+        index along."""
+
+        def is_apart(axis: str, q: Eqn) -> bool:
+            indices = (*q.names, *(d for i in q.names.values() for d in i.dims))
+            return axis in q.dims and axis not in q.axes and axis not in indices
+
+        own = [b for a, b in self.axes.items() if a == b and all(is_apart(a, q) for q in self.needed)]
+        return max(own, key=lambda d: self.semantics.sizes[d], default=None)
+
+    def at(self, axis: str, at: Array) -> dict[str, Residues]:
+        """All that is read besides the input, at some positions along an axis."""
+        read = {v for q in self.needed for v in q.values if self.name not in self.rows[v]}
+        return {v: _taken(self.env[v], axis, at) for v in read}
+
+
+def _taken(x: Residues, axis: str, at: Array) -> Residues:
+    """A value at some positions along an axis."""
+    if axis not in x.dims:
+        return x
+    i = x.dims.index(axis)
+
+    def some(y: Array | None, place: int) -> Array | None:
+        return y if y is None or y.shape[place] == 1 < x.shape[i] else y.take(at, place)
+
+    data = x.data.take(at, i + (x.kind == "field"))
+    return replace(x, data=data, flags=some(x.flags, i), taint=some(x.taint, i + 1))
 
 
 def _of_positive_numbers(eqns: Iterable[Eqn]) -> set[str]:
@@ -106,20 +182,25 @@ def _adds_doubt(e: Eqn, env: Mapping[str, Residues]) -> bool:
     return bool(new[np.flatnonzero(result.valid)].any())
 
 
-def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> Array:
-    """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt.
+def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> tuple[Array, Array]:
+    """The data of one draw of x: each row from the first of many draws in which no residue of its result is in doubt;
+    and where all are in doubt, along the axes of x of which there are rows.
 
     Where all are in doubt, the row of the first draw is kept.
     """
     if result.taint is None:
-        return x.data[:, :1]
+        return x.data[:, :1], np.zeros((1,) * (x.data.ndim - 2), dtype=np.bool_)
     names = {a: rows.get(a, "") for a in result.dims if a != DRAW}
     doubt = np.moveaxis(result.taint[np.flatnonzero(result.valid)], 1 + result.dims.index(DRAW), 1)
     doubt = np.asarray(doubt.any(axis=(0, *(i for i, b in enumerate(names.values(), 2) if not b))))
     kept = [b for b in names.values() if b]
-    first = doubt.argmin(axis=0)  # 0 where all are
     order = [d for d in x.dims if d in kept]
-    first = first.transpose([kept.index(d) for d in order])
-    index = first[tuple(slice(None) if d in kept else None for d in x.dims[1:])]
-    index = np.broadcast_to(index, x.data.shape[2:])
-    return np.take_along_axis(x.data, index[None, None], axis=1)
+    first, never = doubt.argmin(axis=0), doubt.all(axis=0)  # the first is 0 where all are
+
+    def along(y: Array) -> Array:
+        return y.transpose([kept.index(d) for d in order])[
+            tuple(slice(None) if d in kept else None for d in x.dims[1:])
+        ]
+
+    index = np.broadcast_to(along(first), x.data.shape[2:])
+    return np.take_along_axis(x.data, index[None, None], axis=1), along(never).copy()

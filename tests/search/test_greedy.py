@@ -62,6 +62,26 @@ def test_a_program_is_fused_without_time_to_search(t: int, d: int) -> None:
     assert kernels_source(best.graph, best.schedule)
 
 
+PACKED = """
+name: packed
+dims: {b: 4, t: 512, s: 512, h: 16, e: 64, f: 64, d: 1024, n: 3072}
+dtype: bfloat16
+inputs: {X: [b, t, d], W: [n, d], B: [n]}
+program: |
+  R = dot(X, W, d) + B
+  K = rename(R[b, t, h*64 + e + 1024], t=s)
+  V = rename(R[b, t, h*64 + f + 2048], t=s)
+  O = dot(softmax(where(index(s) <= index(t), dot(R[b, t, h*64 + e], K, e) / 8, -inf), s), V, s)
+outputs: {O: [b, t, h, f]}
+"""
+
+
+def test_parts_of_a_packed_product_are_read_from_it_without_time() -> None:
+    _, result = without_time(PACKED)
+    kernels = result.candidates[0].graph.kernels
+    assert len(kernels) == 2, "the product of all three, and attention"
+
+
 STEPS = """
 name: steps
 dims: {m: 16, i: 8, j: 7}

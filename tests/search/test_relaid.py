@@ -270,3 +270,63 @@ def test_numbers_that_share_a_byte_are_read_as_they_lie(dtype: str) -> None:
     aligned, within = (NIBBLES.replace("DTYPE", dtype).replace("SHIFT", n) for n in ("0", "1"))
     assert "W" not in orders(lower(parse_spec(aligned).at()))
     assert "W" in orders(lower(parse_spec(within).at()))
+
+
+BIAS = """\
+name: bias
+dims: {b: 512, h: 4, q: 49, s: 49, d: 32, e: 32, n: 169}
+dtype: float16
+inputs:
+  Q: [b, h, q, d]
+  K: [b, h, s, d]
+  V: [b, h, s, e]
+  T: {dims: [q, s], dtype: int32, below: n}
+  W: [n, h]
+program: |
+  O = dot(softmax(dot(Q, K, d) / d ** 0.5 + W[T[q, s], h], s), V, s)
+outputs:
+  O: [b, h, q, e]
+"""
+
+
+def looked_up(*changes: tuple[str, str]) -> list[tuple[str, ...]]:
+    """The orders of what is laid out that tables name."""
+    text = BIAS
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    p = lower(parse_spec(text).at())
+    return [dims for name, dims in orders(p).items() if name not in {t.name for t in p.inputs}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param((), [("h", "q", "s")], id="for each batch"),
+        pytest.param(
+            (("[q, s], dtype", "[s, q], dtype"), ("T[q, s]", "T[s, q]")), [("h", "s", "q")], id="as the table"
+        ),
+        pytest.param((("W[T[q, s], h]", "W[T[q, s], h] * W[T[q, s], h]"),), [], id="what is made of it is as small"),
+        pytest.param(
+            (("b: 512", "b: 1"), ("Q: [b,", "Q: ["), ("K: [b,", "K: ["), ("V: [b,", "V: ["), ("O: [b,", "O: [")),
+            [],
+            id="once",
+        ),
+    ],
+)
+def test_a_bias_that_is_looked_up_for_each_score_is_laid_out_once(
+    changes: tuple[tuple[str, str], ...], expected: list[tuple[str, ...]]
+) -> None:
+    assert looked_up(*changes) == expected
+
+
+def test_what_is_laid_out_is_what_tables_name() -> None:
+    p = parse_spec(BIAS.replace("b: 512", "b: 5")).at()
+    found = search_program(parse_spec(BIAS).at(), H200, Options(bounds=BEST, tune=False))
+    assert not found.rejected
+    best = found.plans[0]
+    copy, attention = best.graph.kernels
+    (laid,) = best.graph.buffers
+    assert {s.buffer for s in copy.stores} == {laid.name} <= {x.buffer for x in attention.loads}
+    assert not {x.buffer for x in attention.loads} & {"T", "W"}
+    check(best.graph.resized(p.sizes), best.schedule, lower(p))

@@ -14,7 +14,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify import draws
-from mirage_cli.verify.draws import drawn_bits, run_draws, status_of, statuses
+from mirage_cli.verify.draws import KNOWN, drawn_bits, run_draws, status_of, statuses
 from mirage_cli.verify.equivalence import SOME_LEVELS, UNDEFINED_DRAWS, Coverage, check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
 from mirage_cli.verify.interpret import run_mugraph
@@ -113,6 +113,17 @@ def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
     assert drawn_bits(logarithms, logarithms.outputs[0]) == NO_GUESSES
     mask = program("m=5 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0) | P = exp(X)", "O P")
     assert [drawn_bits(mask, t) for t in mask.outputs] == [2, NO_GUESSES]
+
+
+def test_rows_of_a_long_axis_are_drawn_until_all_have_roots() -> None:
+    """Few draws of 5,400 rows are made at once, and one in sixteen has a norm."""
+    p = program(
+        "b=2 h=3 s=900 d=4",
+        "X[b,h,s,d] G[s]",
+        "a = square(X) | c = sum(a; d) | e = mul(c, G) | f = mul(e, G) | r = rsqrt(f) | n = mul(X, r) | O = sum(n; s)",
+    )
+    (status,) = statuses(p, frozenset("O"), 3, range(1, 2)).values()
+    assert (status == KNOWN).all()
 
 
 def test_mended_draws_follow_each_other_where_others_bring_nothing() -> None:

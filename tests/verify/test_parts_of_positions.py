@@ -157,3 +157,39 @@ def test_other_windows_behind_another_are_refused(right: str, wrong: str) -> Non
     some = [p for p in plans if right in canonical_text(p.graph)]
     assert some
     assert all(refused(program, p, right, wrong) for p in some)
+
+
+def test_a_sum_over_two_values_joined_in_both_operands() -> None:
+    """Tests have all of the second part, as the program has: an axis of its own, and what is left of the joined one."""
+    text = """
+name: joined
+dims: {m: 64, n: 80, r: 32, e: 64, d: 96}
+inputs: {Q: [m, r], P: [m, e], K: [n, r], R: [n, e]}
+program: |
+  A = where(index(d) < 32, Q[m, d], P[m, d - 32])
+  B = where(index(d) < 32, K[n, d], R[n, d - 32])
+  O = dot(A, B, d)
+outputs: {O: [m, n]}
+"""
+    program, plans = found(text)
+    one = next(p for p in plans if len(p.graph.kernels) == 1 and "d" not in dict(p.graph.kernels[0].roles))
+    assert refused(program, one, "load R[n, e]", "load R[n, e + 1]")
+    assert refused(program, one, "load R[n, e]", "load R[n, 63 - e]")
+
+
+def test_what_is_read_outside_of_a_part_and_not_chosen_leaves_nothing_in_doubt() -> None:
+    """The norm of a row of zeros is the root of a number that may be no square."""
+    text = """
+name: norms
+dims: {t: 80, p: 30, q: 50, d: 8}
+inputs: {A: [p, d], B: [q, d], G: [d]}
+program: |
+  N = rms_norm(A, d, eps=1e-6) * G
+  M = rms_norm(B, d, eps=1e-6)
+  O = where(index(t) < 30, N[t, d], M[t - 30, d])
+outputs: {O: [t, d]}
+"""
+    program, plans = found(text)
+    one = next(p for p in plans if len(p.graph.kernels) == 1)
+    assert refused(program, one, "load B[t - 30, d]", "load B[t - 29, d]")
+    assert refused(program, one, "load A[t, d]", "load A[t + 1, d]")
