@@ -37,6 +37,8 @@ WHOLE = (torch.int32, torch.int64)
 MANY_COMPARISONS = 1 << 26
 """Of numbers with those of rows: as many take a GPU longer (6 µs, at three operations each) than one more kernel that
 stores the numbers."""
+COMPARED_MEANWHILE = 44
+"""Comparisons that take a GPU as long as to write a number of 64 bits and to read it again (16 bytes at 4.1 TB/s)."""
 
 
 @has_side_effect
@@ -115,10 +117,12 @@ def is_worked_out(reader: Any, named: Named) -> bool:
     from memory, or is not done. Regions end where they are worked out of floating-point numbers."""
     if raw(named.index).op in GIVEN or counted(named.index) is not None:
         return False
-    made, rows = shape_of(reader), [size_of(x) for x in row_of(reader).named(reader)]
-    if not all(isinstance(n, int) for n in (*made, *rows)):
+    made, stored = shape_of(reader), shape_of(named.index)
+    rows = [size_of(x) for x in row_of(reader).named(reader)]
+    if not all(isinstance(n, int) for n in (*made, *stored, *rows)):
         return False
-    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= MANY_COMPARISONS
+    as_long = MANY_COMPARISONS + COMPARED_MEANWHILE * math.prod(stored)
+    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= as_long
 
 
 def unturned(user: Any, index: Any) -> tuple[Any, Any]:
