@@ -22,6 +22,16 @@ def BYTES(*shape: int) -> torch.Tensor:  # noqa: N802
     return torch.randint(-128, 128, shape, dtype=torch.int8)
 
 
+def SIGNS(*shape: int) -> torch.Tensor:  # noqa: N802
+    """Sums of which bfloat16 has."""
+    return torch.randint(-1, 2, shape).to(F8)
+
+
+F8 = torch.float8_e4m3fn
+SHARED = torch.randint(120, 135, (6, 4), dtype=torch.uint8)
+"""Exponents of powers of two, each of which numbers share."""
+
+
 class Attention(nn.Module):
     """Self-attention on one packed projection."""
 
@@ -45,6 +55,41 @@ def rope_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 def rope_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     a, b = x[..., ::2], x[..., 1::2]
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+
+def rope_written(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    y[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
+    y[..., 1::2] = x[..., 1::2] * cos + x[..., 0::2] * sin
+    return y
+
+
+def wavelet(x: torch.Tensor) -> torch.Tensor:
+    """The inverse of Haar's."""
+    a, h, v, d = x.chunk(4, 1)
+    b, c, m, n = a.shape
+    y = x.new_zeros(b, c, 2 * m, 2 * n)
+    y[:, :, 0::2, 0::2] = a - h - v + d
+    y[:, :, 1::2, 0::2] = a - h + v - d
+    y[:, :, 0::2, 1::2] = a + h - v - d
+    y[:, :, 1::2, 1::2] = a + h + v + d
+    return y
+
+
+def one_turn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[:, 1::3] = y[:, 1::3] * 2
+    made[:, 2::3] += 1
+    made[:, :, :2] = 0
+    return made.cumsum(1)
+
+
+def fp4(packed: torch.Tensor, shared: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """x · Wᵀ, of weights that are two in a byte, of 32 with one power of two."""
+    w = torch.empty(*packed.shape[:2], 32)
+    w[..., 0::2] = values[(packed & 15).int()]
+    w[..., 1::2] = values[(packed >> 4).int()]
+    return x @ torch.ldexp(w, (shared.int() - 127)[..., None]).flatten(1).T
 
 
 class GatedMlp(nn.Module):
@@ -316,6 +361,29 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (BYTES(20, 2048), BYTES(24, 2048), torch.rand(4, 5, 1), torch.rand(24) / 2048),
     ),
     "bytes_multiplied_and_whole": (lambda x, w: (torch._int_mm(x, w) - 1) / 3, (BYTES(20, 32), BYTES(32, 24))),
+    "float8_multiplied": (
+        lambda x, w, s, t, b: torch._scaled_mm(x, w.T, s, t, b, out_dtype=torch.bfloat16),
+        (
+            SIGNS(16, 32),
+            SIGNS(48, 32),
+            0.5 ** torch.arange(16.0)[:, None],
+            torch.ones(1, 48),
+            torch.zeros(48).bfloat16(),
+        ),
+    ),
+    "float8_multiplied_with_a_scale_for_all": (
+        lambda x, w, s, t: torch._scaled_mm(x, w.T, s, t, out_dtype=torch.float32) * 2,
+        (R(16, 32).to(F8), R(48, 32).to(F8), torch.rand(()), torch.rand(())),
+    ),
+    "numbers_in_microscaling_formats": (fp4, (BYTES(6, 4, 16).view(torch.uint8), SHARED, R(16), R(3, 128))),
+    "powers_of_two": (lambda x, n: torch.ldexp(x, n), (R(4, 7), torch.tensor([-3, 0, 7, 1, 2, -9, 4]))),
+    "times_a_logarithm": (
+        lambda x: torch.special.xlog1py(x, x.abs()) + torch.special.xlog1py(x * 0, x - 1),
+        (R(4, 7),),
+    ),
+    "written_in_turns": (rope_written, (R(2, 5, 3, 8), R(5, 1, 4), R(5, 1, 4))),
+    "written_in_turns_of_both": (wavelet, (R(2, 12, 3, 5),)),
+    "one_turn_of_three_written": (one_turn, (R(2, 6, 5), R(2, 6, 5))),
     "packed_bytes": (
         lambda x, w, s: torch._weight_int8pack_mm(x, w, s),
         (R(4, 64), BYTES(32, 64), torch.rand(32)),

@@ -437,7 +437,7 @@ class ScheduledKernel:
         """Whether an equation is a product on the matrix units, or makes for one what these are, or what may be a
         factor of its result."""
         multiplied = e.op == "dot" and on_matrix_units(e, self.dims, self.block)
-        return multiplied or e.out in narrow or self._multiplies(e)
+        return multiplied or e.out in narrow or (e.type == "float" and self._multiplies(e))
 
     @staticmethod
     def _counts(e: Eqn, narrow: Collection[str]) -> bool:

@@ -81,6 +81,8 @@ class _Parts(Rewriter):
         """The reduction as the join of reductions over the parts of its axis; nothing where it has no parts. A part of
         one position is not reduced: its value is joined."""
         row, constants = OPS[e.op], self.constants(axis)
+        if row.extremum and self.is_known(e.args[0]):
+            return ()
         ends = self.ends(e, axis, constants)
         least = MIN_DOT if row.kind == "contraction" else 1
         if not 2 < len(ends) <= MOST_PARTS + 1 or any(b - a < least for a, b in pairwise(ends)):
@@ -106,6 +108,13 @@ class _Parts(Rewriter):
             sums.append(total := self.add(eqns, row.joins, (total, x), ()))
         self.sums |= {*products, *sums}
         return *eqns, self.define(e.out, row.joins, (total, products[-1]), ())
+
+    def is_known(self, a: Arg) -> bool:
+        """Whether masks alone choose a value among numbers and positions. In finite fields the larger of two such is
+        exact, and the largest along an axis is not: the verifier would refuse the join of parts."""
+        if not isinstance(a, str) or isinstance(e := self.known[a], Tensor):
+            return not isinstance(a, str)
+        return e.place is not None or (e.op == "where" and all(map(self.is_known, e.args[1:])))
 
     def constants(self, axis: str) -> Constants:
         """The values that depend on the position along this axis alone."""

@@ -12,6 +12,7 @@ their reductions. It stores nothing, and kernels behind know its partial results
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -169,15 +170,20 @@ def visited(
     And of axes, the positions of one tile, for masks that leave out all of a loop. tile: of the loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     many = rows or {}
-    each = max(2, min(SAMPLES, int(MOST_SAMPLES ** (1 / max(len(leaves), 1)) + 1e-9)))
-    samples = {y: s for y in leaves if (s := _samples(y, sizes, integers, many.get(y[1], 1), each)) is not None}
+    tables = {y: integers[y[1]].name for y in leaves if _is_sorted(y, integers)}
+    read = Counter(tables.values())
+    group = {y: tables.get(y, y) for y in leaves}
+    each = max(2, min(SAMPLES, int(MOST_SAMPLES ** (1 / max(len({*group.values()}), 1)) + 1e-9)))
+    drawn = ((y, _samples(y, sizes, integers, many.get(y[1], 1), each, read[tables.get(y, "")] > 1)) for y in leaves)
+    samples = {y: s for y, s in drawn if s is not None}
     known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
         return Visited()
     size = sizes[known[0].dim]
-    least, most = (np.meshgrid(*(s[i] for s in samples.values()), indexing="ij") for i in range(2))
-    at = dict(zip(samples, zip(least, most, strict=True), strict=True))
-    shape = np.shape(least[0]) if least else ()
+    counts = {group[y]: len(least) for y, (least, _) in samples.items()}
+    shape = tuple(counts.values())
+    places = dict(zip(counts, np.indices(shape), strict=True))
+    at = {y: (least[places[group[y]]], most[places[group[y]]]) for y, (least, most) in samples.items()}
     first, last = np.zeros(shape), np.full(shape, size)
     gap: tuple[NDArray[np.float64], ...] = ()
     for x in known:
@@ -200,6 +206,12 @@ def visited(
     return Visited(float((work / size).mean()), float((work / size).max()), begins, ends)
 
 
+def _is_sorted(leaf: Leaf, integers: Mapping[str, Tensor]) -> bool:
+    """Whether a leaf is an integer of a sorted table: others of the same table are taken for its neighbours."""
+    t = integers.get(leaf[1])
+    return t is not None and t.drawn == "sorted"
+
+
 Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of the tiles that stand for all, the least and the most that a leaf is in each."""
 
@@ -213,10 +225,11 @@ def _extreme(x: Limit, at: Mapping[Leaf, Samples], tiles: Mapping[str, int]) -> 
 
 
 def _samples(
-    leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int, samples: int
+    leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int, samples: int, beside: bool = False
 ) -> Samples | None:
     """So many of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0
-    and 1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours."""
+    and 1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours. beside: of which the next
+    counts too, as another leaf."""
     kind, name = leaf
     if kind == "size":
         size = np.asarray([sizes[name]], np.float64)
@@ -233,7 +246,7 @@ def _samples(
         only = np.asarray([most - 1], np.float64)  # as `verify.testdata` has it where figures of speed count
         return only, only
     drawn = skewed(samples, most) if t.drawn == "skewed" else np.linspace(0, most - 1, samples)
-    spread = min(1.0, (rows - 1) / (count if t.drawn == "sorted" else rows + 1))
+    spread = min(1.0, (rows - 1 + beside) / (count if t.drawn == "sorted" else rows + 1))
     places = np.linspace(0, 1, samples)
     least, most_of = (np.interp(places * (1 - spread) + more, places, np.sort(drawn)) for more in (0, spread))
     return least, most_of

@@ -214,6 +214,7 @@ class Trace:
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, tuple[int, Dim]] = {}  # of tables: less than what entries are, and whose size it is
         self.turned: dict[Array, tuple[Array, tuple[int, ...]]] = {}  # what is read from its ends on along these axes
+        self.interleaved: dict[Array, tuple[int, list[Array]]] = {}  # what takes turns along a position
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
         self.sorted: set[Array] = set()  # tables whose numbers are in order

@@ -403,7 +403,10 @@ def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) ->
         return (d, end) in starts or (a not in known and end in numbers)
 
     return {x for pair in _within_sums(program, graph) for x in pair} | {
-        a for d, i in stretches for a in i.dims if stops(d, a, i.offset + whole.get(a, 0))
+        a
+        for d, i in stretches
+        for a in i.dims
+        if a in whole and stops(d, a, i.offset + whole[a])  # chunks have no size
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -52,6 +54,16 @@ def made(g: MuGraph, plan: str) -> str:
     return emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
 
 
+SHIFTED = """\
+  at[k] = index(k)
+  part[k] = remainder(at, 2)
+  count[k] = mul(4, part)
+  moved[k, n] = shift_right(W, count)
+  I[k, n] = remainder(moved, 16)
+"""
+
+
+@pytest.mark.parametrize("shifted", [False, True, "whole"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(
     "plan",
@@ -61,16 +73,21 @@ def made(g: MuGraph, plan: str) -> str:
         "m=1 k=32 n=16 order=k,n,m,t warps=1 stages=3",
     ],
 )
-def test_entries_of_a_table(plan: str, dtype: str) -> None:
-    """One of 16 numbers for each 4 bits (NF4), without a comparison with each position of the table."""
-    g = graph(in_type(TEXT, dtype))
+def test_entries_of_a_table(plan: str, dtype: str, shifted: bool | str) -> None:
+    """One of 16 numbers for each 4 bits (NF4), without a comparison with each position of the table. shifted: which 4
+    bits, by a count that is computed of the position, an integer; of each word, or of k as a whole."""
+    text = re.sub(r"  at\[k\].*?(?=  same)", SHIFTED, TEXT, flags=re.DOTALL) if shifted else TEXT
+    if shifted == "whole":
+        text, plan = text.replace("k:loop", "k:tile"), re.sub(r"k=\d+", "k=128", plan)
+    g = graph(in_type(text, dtype))
     found = made(g, plan)
-    assert found.count("tl.gather(T, ") == 2 and "==" not in found
+    assert found.count("tl.gather(T, ") == 2 - (shifted == "whole") and "==" not in found
     kind, some = getattr(torch, dtype), torch.Generator().manual_seed(1)
     x, t, a = (torch.randn(s, generator=some).to(kind) for s in ((24, 128), (16,), (64, 2)))
     w = torch.randint(-128, 128, (64, 64), generator=some, dtype=torch.int8)
     at = torch.arange(128)
     index = torch.where(at % 2 == 0, w[:, at // 2] // 16 + 8, w[:, at // 2] % 16).long()
+    index = w[:, at // 2].int() >> 4 * (at % 2) & 15 if shifted else index
     want = x.double() @ (t.double()[index] * a.double()[:, at // 64]).T
     module = load_export(kernels_source(g, schedule(plan)))
     out = torch.full((24, 64), float("nan"), dtype=kind)

@@ -234,3 +234,27 @@ def test_a_maximum_is_joined_of_its_parts(reduction: str) -> None:
         for t in wrong:
             assert t == text or not check_equivalence(program, parse_mugraph(t), 3).ok
         assert wrong[0] != text
+
+
+CHOSEN = """
+name: chosen
+dims: {m: 6, e: 8, j: 2}
+dtype: float32
+inputs: {X: [m, e], A: [m], B: [m]}
+program: |
+  K = where(index(j) < 1, max(X, e), A)
+  M = max(CHOSEN, j)
+  O = where(M > 0, X, B)
+outputs: {O: [m, e]}
+"""
+
+
+@pytest.mark.parametrize(
+    "chosen", ["where(index(e) == integer(K), 1, 0)", "where(K > B, index(e), where(K < X, -inf, 3))"]
+)
+def test_a_maximum_of_numbers_that_masks_choose_stays_whole(chosen: str) -> None:
+    """Whether one of several computed numbers names a position: joined of parts, it was refused by the verifier."""
+    program = parse_spec(CHOSEN.replace("CHOSEN", chosen)).at()
+    assert by_parts(lower(program)) is None
+    found = search_program(program, TARGET, Options(budget_s=60, tune=False))
+    assert len(found.plans[0].graph.kernels) == 1 and not found.rejected

@@ -545,6 +545,23 @@ def test_a_loop_goes_as_far_as_the_longest_of_a_tile(drawn: Drawn, rows: int, me
     assert left.mean == pytest.approx(mean, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("drawn", "rows", "mean"), [("sorted", 1, 1 / 64), ("sorted", 4, 4 / 64), ("evenly", 1, 1 / 6)]
+)
+def test_what_lies_between_neighbours_of_a_sorted_table_is_short(drawn: Drawn, rows: int, mean: float) -> None:
+    """Sequences that lie packed, each up to its end: sums over them go over each element once."""
+    program = parse_spec(
+        "name: t\ndims: {n: 640000, s: 64}\ninputs: {X: [n], E: {dims: [s], dtype: int32, below: n}}\nprogram: |\n"
+        "  O = sum(where(E[s - 1] <= index(n) and index(n) < E, X, 0), n)\noutputs: {O: [s]}\n"
+    ).at()
+    plans = search_program(program, H200, Options(tune=False)).plans
+    found = next(limits(k, loop) for p in plans for k in p.graph.kernels for loop in place(k).loops)
+    ends = Tensor("E", ("s",), "int32", below="n", drawn=drawn)
+    values = {leaf[1] for x in found for leaf, _ in x.limit.terms}
+    left = visited(found, program.sizes, dict.fromkeys(values, ends), dict.fromkeys(values, rows))
+    assert len(values) == 2 and left.mean == pytest.approx(mean, rel=0.1)
+
+
 def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:
     """Of 24 axes of two positions, the regions would be 2^24."""
     names = [f"a{i}" for i in range(24)]

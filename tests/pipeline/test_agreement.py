@@ -11,7 +11,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from mirage_cli.pipeline.models.agreement import DECIDED, Sample, agrees, close, drawn, examples, in_doubt, overflows
+from mirage_cli.pipeline.models.agreement import (
+    DECIDED,
+    Sample,
+    agrees,
+    close,
+    drawn,
+    examples,
+    in_doubt,
+    overflows,
+    vanishes,
+)
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.regions import cut, exported
 from mirage_cli.pipeline.models.symbols import placeholders
@@ -272,3 +282,19 @@ def test_a_norm_without_a_number_of_its_own_adds_pytorchs(dtype: torch.dtype) ->
     given = [x if n.meta["val"].dim() == 2 else norm.weight.detach() for n in placeholders(module.graph)]
     (exact,) = Sample.of(region, region.program, given, {}).exact()
     torch.testing.assert_close(exact.to(dtype), norm(x))
+
+
+def test_powers_of_two_by_bytes_are_compared_where_they_are_numbers_of_float32() -> None:
+    """Bytes are drawn as 0 and 1: as exponents less 127 they make what processors flush to 0."""
+    model = as_module(lambda x, e: x.bfloat16() * torch.exp2(e.float() - 127).bfloat16())
+    found = cut(exported(model, (torch.randn(8, 32), torch.randint(110, 140, (8, 1), dtype=torch.uint8))))
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    assert agrees(module, region)
+    wrong = parse_spec(region.graph.text().replace("127", "126")).at()
+    assert not agrees(module, replace(region, program=wrong))
+
+
+def test_results_that_are_too_small_to_be_compared_say_nothing() -> None:
+    made = torch.tensor([3e-37, 0.0, -1e-38], dtype=torch.float64)
+    assert vanishes(made) and not vanishes(made * 1e12) and not vanishes(made * 0) and not vanishes(made / 0)

@@ -105,6 +105,8 @@ NAMES = (
     "lstm_cell", "t5_attention", "mixture", "segment_means", "mamba_step", "larger", "diagonals", "weighted_bits",
     "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear", "rows_put", "log_space_sum",
     "mask_of_a_transposed_view", "mask_of_a_mask", "any_and_all", "argmax", "maximum_and_place", "topk", "logits",
+    "numbers_in_microscaling_formats", "written_in_turns", "written_in_turns_of_both", "one_turn_of_three_written",
+    "powers_of_two", "times_a_logarithm",
     "count", "count_of_all", "bucket", "quantised", "truncated", "truncated_and_on", "clamped_to_whole_numbers",
     "a_mask_beside_numbers", "bytes_multiplied", "packed_bytes", "decomposed_quantisation",
 )  # fmt: skip

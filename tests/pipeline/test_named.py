@@ -173,6 +173,7 @@ def test_rows_that_numbers_alone_name_are_read_by_address(read: Callable[[Tensor
     torch.testing.assert_close(faster(x), model(x))
 
 
+MANY_OF = torch.randn(16)
 READS_OF_MANY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "of a table": lambda x, at: F.embedding((at - 1).clamp(0, 99), x[:100].exp()),
     "from the end": lambda x, at: x[:100].exp()[(at - 1).clamp(-100, 99)],
@@ -182,10 +183,16 @@ READS_OF_MANY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """What reads rows by the numbers of a matrix with four columns, moved and clamped."""
 
 
+def compared_for_long(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """So many comparisons take longer than a kernel that stores numbers."""
+    monkeypatch.setattr(named, "MANY_COMPARISONS", times)
+    monkeypatch.setattr(named, "COMPARED_MEANWHILE", 0)
+
+
 @pytest.mark.parametrize("name", READS_OF_MANY)
 def test_rows_that_are_named_by_what_is_worked_out_are_looked_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where to compare them with each row would take long: what works the numbers out is no part of the kernel."""
-    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    compared_for_long(monkeypatch, 1000)
     x, model = torch.randn(MANY, 4), as_module(READS_OF_MANY[name])
     at = torch.tensor([[3, 1, 0, 2], [90, 0, 1, 100], [1, 1, 2, 2]])
     found, faster = interpreted(model, (x, at))
@@ -197,7 +204,7 @@ def test_rows_that_are_named_by_what_is_worked_out_are_looked_up(name: str, monk
 
 def test_rows_that_are_named_by_what_kernels_work_out_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest of several words: one kernel finds their numbers, and another reads them."""
-    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    compared_for_long(monkeypatch, 1000)
     x, words = torch.randn(40, 8), torch.randn(20, 8)
     model = as_module(lambda x, words: F.embedding((words.square().sum(-1) - 2 * x @ words.T).argmin(-1), words) - x)
     found, faster = interpreted(model, (x, words))
@@ -220,7 +227,7 @@ BETWEEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_rows_beside_places_are_looked_up_behind_the_kernel_that_works_them_out(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named, "MANY_COMPARISONS", 1000)
+    compared_for_long(monkeypatch, 1000)
     x, at, model = torch.randn(40, 8), torch.rand(20) * 38, as_module(BETWEEN[name])
     found, faster = interpreted(model, (x, at))
     assert len(found.regions) >= 2 and not any("sum(" in r.graph.text() for r in found.regions)
@@ -229,7 +236,7 @@ def test_rows_beside_places_are_looked_up_behind_the_kernel_that_works_them_out(
 
 def test_rows_that_are_named_beside_positions_that_are_counted_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each batch and head their own, as samples of pictures have it."""
-    monkeypatch.setattr(named, "MANY_COMPARISONS", 100)
+    compared_for_long(monkeypatch, 100)
     b, h = torch.arange(2)[:, None, None], torch.arange(3)
     x, at = torch.randn(2, 7, 6, 12), torch.randint(0, 6, (2, 5, 3))
     for model in (
@@ -254,6 +261,17 @@ def test_a_few_comparisons_are_worth_no_kernel() -> None:
     model = as_module(READS_OF_MANY["of a table"])
     (region,) = cut(exported(model, (torch.randn(MANY, 4), torch.tensor([[3, 1, 0, 2]])))).regions
     assert "sum(" in region.graph.text()
+
+
+def test_entries_of_a_short_table_are_picked_where_their_numbers_are_worked_out() -> None:
+    """To store a number takes longer than to compare it with those of 16 entries, however many there are."""
+
+    def halves(packed: Tensor, table: Tensor) -> Tensor:
+        return table[torch.stack([packed & 15, packed >> 4], -1).int()]
+
+    (region,) = (found := cut(exported(as_module(halves), (torch.empty(1 << 22, dtype=torch.uint8), MANY_OF)))).regions
+    assert not found.left
+    assert "+ 16" not in region.graph.text(), "the numbers are from 0 on"
 
 
 def test_numbers_are_checked_once_however_often_they_are_repeated() -> None:

@@ -121,6 +121,19 @@ outputs: {O: [i, w]}
     assert refused(program, one, ", 3)", ", 4)")
 
 
+def test_chunks_end_nowhere_where_positions_are_compared_with_the_first() -> None:
+    """Plans in chunks of a sum: those have no size yet."""
+    text = """
+name: chunks
+dims: {m: 16, k: 1024, n: 64}
+inputs: {X: [m, k], A: [n, k]}
+program: O = dot(X, where(index(k) > 0, A, 0), k)
+outputs: {O: [m, n]}
+"""
+    _, plans = found(text)
+    assert any(k.with_role("split") for p in plans for k in p.graph.kernels)
+
+
 WINDOWS = """
 name: windows
 dims: {{x: 8, u: 8, p: 30, q: 3}}

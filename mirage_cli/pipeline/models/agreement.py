@@ -27,6 +27,8 @@ from mirage_cli.verify.testdata import copied
 ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or of a coarser one on the
 way, or with TF32's."""
+VANISHING = torch.finfo(torch.float32).tiny * 2**24
+"""Results below it may be made of numbers that float32 has not in full, and that processors take for 0."""
 DECIDED = 1 / 64
 """The share of whole numbers, of a mask, or of places without a number, that rounding may decide otherwise."""
 MOVED, TIMES = 16, 4.0
@@ -94,7 +96,7 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         sample, made = run(module, sampled, data, apart, words)
         with not_run("it is not computed in float64"):  # which may be of too little memory
             exact = sample.exact()
-        if made is None or (not last and any(map(overflows, made, exact))):
+        if made is None or any(map(vanishes, exact)) or (not last and any(map(overflows, made, exact))):
             return None
         return sample.compared(made, exact, precision)
 
@@ -210,6 +212,8 @@ def precision_of(module: Any) -> torch.dtype:
     return max(types, key=lambda t: torch.finfo(t).eps, default=torch.float32)
 
 
+EXPONENT = 127
+"""Of a byte that is the exponent of a power of two, the one of 1 (E8M0 of OCP's microscaling formats)."""
 Data = Literal["normal", "fractions", "moderate", "small fractions", "small"]
 """Random floating-point numbers: normal ones; between 0 and 1, and near neither; normal ones over 4, of which products
 of many factors are within float16's range; the first two over 64: sums over thousands of terms are, and products of
@@ -255,7 +259,8 @@ def examples(
 def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal") -> torch.Tensor:
     """Random numbers in the memory order of a tensor, if that is the same in every call."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
-        return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
+        least = EXPONENT if like.dtype == torch.uint8 and data == "moderate" else 0
+        return torch.randint(least, least + 2, like.shape, generator=generator, device=like.device).to(like.dtype)
     draw = torch.rand if "fractions" in data else torch.randn
     drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
     x = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
@@ -295,6 +300,11 @@ def overflows(y: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether what PyTorch computes on the way to a result is beyond its type: at more than a few places it makes no
     number where float64 has one, nor the infinity that this one is in the result's type."""
     return int((~y.isfinite() & exact.isfinite() & (y != exact.to(y.dtype))).sum()) > DECIDED * y.numel()
+
+
+def vanishes(exact: torch.Tensor) -> bool:
+    """Whether a result is too small to be compared: of powers of two whose exponents are 0 and 1 less 127, say."""
+    return exact.numel() > 0 and 0 < float(exact.double().nan_to_num().abs().max()) < VANISHING
 
 
 def in_doubt(y: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

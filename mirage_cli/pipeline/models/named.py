@@ -38,8 +38,11 @@ WHOLE = (torch.int32, torch.int64)
 MANY_COMPARISONS = 1 << 26
 """Of numbers with those of rows: as many take a GPU longer (6 µs, at three operations each) than one more kernel that
 stores the numbers."""
-MANY_READ = 1 << 22
-"""Elements of what is looked up in. To compare, a kernel reads them all: as many of two bytes take a GPU two µs."""
+COMPARED_MEANWHILE = 44
+"""Comparisons that take a GPU as long as to write a number of 64 bits and to read it again (16 bytes at 4.1 TB/s)."""
+MANY_READ, READ_MEANWHILE = 1 << 22, 8
+"""Elements that a kernel reads in vain where it compares: as many of two bytes take a GPU two µs, and so many of them
+as long as a number of 64 bits."""
 
 
 @has_side_effect
@@ -118,12 +121,16 @@ def is_worked_out(reader: Any, named: Named) -> bool:
     from memory, or is not done. Regions end where they are worked out of floating-point numbers."""
     if raw(named.index).op in GIVEN or counted(named.index) is not None:
         return False
-    made, rows = shape_of(reader), [size_of(x) for x in row_of(reader).named(reader)]
-    if not all(isinstance(n, int) for n in (*made, *rows)):
+    made, stored = shape_of(reader), shape_of(named.index)
+    rows = [size_of(x) for x in row_of(reader).named(reader)]
+    if not all(isinstance(n, int) for n in (*made, *stored, *rows)):
         return False
-    tables = [shape_of(x.of) for x in row_of(reader).named(reader)]
+    numbers, tables = math.prod(stored), [shape_of(x.of) for x in row_of(reader).named(reader)]
     read = max((math.prod(t) for t in tables if all(isinstance(n, int) for n in t)), default=0)
-    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= MANY_COMPARISONS or read >= MANY_READ
+    if read - math.prod(made) >= MANY_READ + READ_MEANWHILE * numbers:
+        return True
+    as_long = MANY_COMPARISONS + COMPARED_MEANWHILE * numbers
+    return max(rows) > MOST_COMPARED or math.prod(made) * max(rows) >= as_long
 
 
 def unturned(user: Any, index: Any) -> tuple[Any, Any]:

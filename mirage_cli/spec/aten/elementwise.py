@@ -161,6 +161,8 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.hypot": of_numbers(hypotenuse),
+    "aten.ldexp": of_numbers(lambda x, y: x * g.exp2(y)),
+    "aten.special_xlog1py": of_numbers(lambda x, y: g.where((x == 0) & ~g.isnan(y), 0, x * g.log1p(y))),
     "aten.xlogy": of_numbers(lambda x, y: g.where((x == 0) & ~g.isnan(y), 0, x * g.log(y))),
     "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.where(x == y, 0, g.abs(x - y))))),
     "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),

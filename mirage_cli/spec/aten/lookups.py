@@ -24,7 +24,7 @@ from mirage_cli.spec.arrays import (
     leaves,
     source,
 )
-from mirage_cli.spec.aten.magnitudes import is_whole
+from mirage_cli.spec.aten.magnitudes import is_whole, not_negative
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
     along_positions,
@@ -166,7 +166,8 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
         raise Unsupported("elements that a mask picks")
     if len(given) == 1:
         (dim, index), *_ = given
-        return rows(x, dim, index, wraps=APART not in node.args[1][dim].meta)
+        named = node.args[1][dim]
+        return rows(x, dim, index, wraps=APART not in named.meta and not not_negative(named))
     dims = [d for d, _ in given]
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0

@@ -117,8 +117,31 @@ NOT_NEGATIVE = frozenset({
     "aten.bitwise_xor", "aten.maximum", "aten.minimum", "aten.where",
 })  # fmt: skip
 """Operators that make no negative numbers of others."""
+PLACES = frozenset({"aten.argmax", "aten.argmin", "aten.bucketize", "aten.searchsorted"})
+"""Operators that make positions."""
+VIEWS = frozenset({
+    "aten.view", "aten.reshape", "aten._unsafe_view", "aten.permute", "aten.transpose", "aten.t", "aten.unsqueeze",
+    "aten.squeeze", "aten.expand", "aten.flatten", "aten.slice", "aten.select", "aten.clone", "aten.repeat",
+})  # fmt: skip
 CONVERSIONS = ("aten.to", "aten._to_copy")
 ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
+
+
+def not_negative(node: Any) -> bool:
+    """Whether whole numbers are known to be none below 0: those of bytes, of some of a word's bits, positions, and what
+    is computed of such alone."""
+    if is_mask(node) or dtype_name(node.meta["val"].dtype) == "uint8":
+        return True
+    name = overloadless(node.target)
+    given, read = [x for x in node.args if isinstance(x, int)], [x for x in node.all_input_nodes if is_whole(x)]
+    if node.op != "call_function" or name in PLACES:
+        return node.op == "call_function"
+    if name in ("aten.__and__", "aten.bitwise_and"):
+        return any(x >= 0 for x in given) or any(map(not_negative, read))
+    if name not in NOT_NEGATIVE | COPIES | VIEWS or not node.all_input_nodes:
+        return False
+    positive = name in COPIES | VIEWS or all(x >= 0 for x in given)  # whose numbers are positions
+    return positive and all(is_mask(x) or (is_whole(x) and not_negative(x)) for x in node.all_input_nodes)
 
 
 def may_wrap(node: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.magnitudes import VIEWS
 from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of, number_of
 from mirage_cli.spec.aten.reductions import amax, softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
@@ -19,7 +20,6 @@ from mirage_cli.spec.aten.shapes import diagonal, repeat_interleave, stack, tran
 aten = Rows()
 EXACT = 1 << 24
 """Float32 has all whole numbers up to this."""
-VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.permute", "aten.transpose", "aten.t", "aten.unsqueeze")
 
 
 @aten("aten.mm", products=1)
@@ -46,6 +46,17 @@ def makes_floats(user: Any) -> bool:
 @aten("aten._weight_int8pack_mm", products=1)
 def _weight_int8pack_mm(x: Array, w: Array, scales: Array) -> Array:
     return both(operator.mul, p.einsum("mk,nk->mn", x, w), scales)
+
+
+@aten("aten._scaled_mm", products=1, with_node=True)
+def _scaled_mm(_: Trace, node: Any, a: Array, b: Array, left: Array, right: Array, bias: Array | None = None,
+               of_result: Array | None = None, *_options: Any, **_named: Any) -> Array:  # fmt: skip
+    """Of float8, with one scale of each operand, or one of each row and column."""
+    ones = [n for x, rest in ((left, left.shape[1:]), (right, right.shape[:-1])) for n in rest]
+    if {*ones} - {1} or of_result is not None or node.meta["val"].dtype.itemsize == 1:
+        raise Unsupported("scales of blocks, or of a result of float8")
+    made = both(lambda x, u, v: x * u * v, _mm(a, b), left, right)
+    return made if bias is None else both(operator.add, made, bias)
 
 
 @aten("aten.mv", products=1)

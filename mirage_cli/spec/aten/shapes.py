@@ -356,6 +356,8 @@ def _slice_scatter(
         return x
     if len(places) == n:
         return p.expanded(number_of(new), x.shape)
+    if len(places) * step == n:
+        return in_turns(x, new, at, places[0], step)
     first, last = places[0], places[-1]
     axis: Dim = (Axis(n),) if n > 1 else ()
     spaced = p.counted(x.trace, axis, len(x.dims) - at - 1)
@@ -370,6 +372,17 @@ def _slice_scatter(
         return within & ((place - first) % step == 0) if step > 1 else within
 
     return p.elementwise(lambda i, a, b: g.where(inside(i), a, b), spaced, moved, number_of(x))
+
+
+def in_turns(x: Array, new: Array, at: int, turn: int, step: int) -> Array:
+    """x where each place of this turn, of `step` places, is new: in all turns new ones, it is their stack."""
+    known, turns = x.trace.interleaved.get(x, (None, [x]))
+    if known != at or len(turns) != step:
+        turns = [p.sliced(x, at, first, x.shape[at] // step, step) for first in range(step)]
+    turns = [new if i == turn else own for i, own in enumerate(turns)]
+    made = p.reshaped(stack(turns, at + 1), x.shape)
+    x.trace.interleaved[made] = at, turns
+    return made
 
 
 @aten("aten.select_scatter")
