@@ -130,7 +130,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if cast := cast_of(e):
         return Computed(_rounded(k, e, cast, want), _zero_lanes(s, e))
     given = _with_sizes(k, e) if e.type == "bool" else e.args
-    whole = all(k.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
+    whole = e.type != "float" and all(k.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     args = tuple(_argument(k, a, want, e, whole) for a in given)
     return Computed(_applied(k, e, args, want), _zero_lanes(s, e))
 
