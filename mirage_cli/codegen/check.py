@@ -122,7 +122,7 @@ class _Checker:
         _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
         if isinstance(access, nodes.Pointers):
             self.pointers(access, s.mask)
-            self.places(term for w in s.within for term in w.terms)
+            self.places((term for w in s.within for term in w.terms), access.axes)
             few = {d for d, _ in s.repeated}
             _must(
                 {*access.axes} | few == {*s.axes} and not few & self.padded, f"{s.out} has other axes than are loaded"
@@ -231,7 +231,7 @@ class _Checker:
         self.expr(s.block)
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
         self.pointers(s.pointers, (*s.mask, *(d for d, _ in s.room)))
-        self.places(term for w in s.within for term in w.terms)
+        self.places((term for w in s.within for term in w.terms), s.pointers.axes)
         self.turns(s.pointers, s.within, len(s.others))
         for block in (s.block, *s.others) if s.others else ():
             self.expr(block)
@@ -252,7 +252,7 @@ class _Checker:
 
     def prefetch(self, s: plan.Prefetch) -> None:
         _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")
-        self.places(s.pointers.terms)
+        self.places(s.pointers.terms, s.pointers.axes)
 
     def wait(self, _: plan.Wait) -> None:
         _must(self.plan.waits and not self.waited and not self.walked, "a wait too many")
@@ -427,10 +427,13 @@ class _Checker:
         together = nodes.SharedNumbers | nodes.Divided if x.bits else nodes.SharedNumbers
         numbered = [n for p, n in x.terms if isinstance(p, together) and nodes.lanes_of(p)]
         _must(numbered == [1] * bool(x.bits), f"{x.buffer} is read in numbers together that are no neighbours")
-        self.places(x.terms)
+        self.places(x.terms, x.axes)
 
-    def places(self, terms: Iterable[tuple[Place, nodes.Stride]]) -> None:
+    def places(self, terms: Iterable[tuple[Place, nodes.Stride]], axes: Axes) -> None:
+        """axes: of the block that they are spread to, which extends theirs and does not exchange them."""
         for place, _ in terms:
+            own = nodes.lanes_of(place)
+            _must(own == tuple(d for d in axes if d in own), f"positions along {own} in a block with {axes}")
             self.at(place)
 
     def at(self, x: Place) -> None:
@@ -447,7 +450,7 @@ class _Checker:
             case nodes.Divided(terms, _, by, _, axes):
                 _must(by > 0, "division by what is not positive")
                 _must({d for p, _ in terms for d in nodes.lanes_of(p)} == {*axes}, "a quotient of other axes")
-                self.places(terms)
+                self.places(terms, axes)
             case nodes.Turns(d, count, start):
                 self.at(nodes.Lanes(d, True))
                 _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
@@ -479,8 +482,8 @@ class _Checker:
                 self.at(nodes.Lanes(d, False))
             case nodes.Extent(d):
                 _must(d in self.plan.sizes, f"the size of {d} is no argument")
-            case nodes.Placed(terms):
-                self.places(terms)
+            case nodes.Placed(terms, _, axes):
+                self.places(terms, axes)
             case nodes.Reduce(op, block, over):
                 for d in over:
                     _must(d in block.axes, f"{d} is no axis of what is reduced")

@@ -16,7 +16,7 @@ def _call(inputs):
     """Runs plain inputs. All else is checked, and then runs as a torch operator."""
     plain = _is_plain(inputs)
     if not plain:
-        _check(inputs)@trained@@tables@
+        _check(inputs)@trained@@apart@@tables@
     if not plain:
         return torch.ops.mirage.@operator@(*inputs)
     result = _run(*inputs)
@@ -192,7 +192,7 @@ if not hasattr(torch.ops.mirage, "@operator@_out"):
 
 CAPTURE = """
 def _capture(inputs):
-    _check(inputs)
+    _check(inputs)@captured_apart@
     device = inputs[0].device
     if device.type != "cuda":
         raise ValueError(f"a CUDA graph needs inputs on a CUDA device, not on {device}")
@@ -251,6 +251,26 @@ TRAINED = """
             message = "no gradient passes through the change of @changed@ in place: call this under torch.no_grad()"
             raise NotImplementedError(message)"""
 """What a call asks in front of the operator where it changes inputs: PyTorch would lose their gradients in silence."""
+
+CHECKED_APART = """
+    if plain:
+        _check_apart(inputs)"""
+CAPTURED_APART = """
+    _check_apart(inputs)"""
+"""Where a program changes inputs: calls like an earlier one do not come here."""
+
+APART = '''
+def _check_apart(inputs):
+    """Raises ValueError where what is changed is known to lie where another input does: both begin there, or have no
+    gaps."""
+    for i in @changed_places@:
+        x, start = inputs[i], inputs[i].data_ptr()
+        for y in (*inputs[:i], *inputs[i + 1 :]):
+            other, whole = y.data_ptr(), x.is_contiguous() and y.is_contiguous()
+            if start == other or (whole and start < other + y.nbytes and other < start + x.nbytes):
+                raise ValueError("@changed@ should share no memory with other inputs: the call changes it in place")
+'''
+"""What follows the public functions of a program that changes inputs."""
 
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"

@@ -130,7 +130,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if cast := cast_of(e):
         return Computed(_rounded(k, e, cast, want), _zero_lanes(s, e))
     given = _with_sizes(k, e) if e.type == "bool" else e.args
-    whole = all(k.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
+    whole = e.type != "float" and all(k.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     args = tuple(_argument(k, a, want, e, whole) for a in given)
     return Computed(_applied(k, e, args, want), _zero_lanes(s, e))
 
@@ -411,12 +411,19 @@ def _pointed(k: ScheduledKernel, x: Load, axes: Axes) -> Axes:
 
     Not where their index may leave the tensor in a loop, as windows do: its bounds are worked out for each position of
     a block's axis in every iteration, and a merged axis has as many as both together. Four of six convolutions of 3 x 3
-    were slower so on an H200 (results/h200/notes-2026-11-28.md). Nor where a block keeps more than SWIZZLED axes.
+    were slower so on an H200 (results/h200/notes-2026-11-28.md). Nor where a block keeps more than SWIZZLED axes. Nor
+    where the product has axes in another order than a block of positions that are looked up, or divided, has them.
     """
-    if x.buffer in k.live or k.repeats(x):
+    if x.buffer in k.live or k.repeats(x) or not _in_order(k, x, axes):
         return apart(axes)
     found = tuple(d for axis in axes for d in ((axis,) if _counted(k, x, {*apart((axis,))}) else apart((axis,))))
     return found if found == axes or len(found) <= SWIZZLED else apart(axes)
+
+
+def _in_order(k: ScheduledKernel, x: Load, axes: Axes) -> bool:
+    """Whether each atom of a load's indices has its axes in this order."""
+    atoms = (k.axes(dims_of_atom(a)) for i in x.access for a, _ in i.terms if not isinstance(a, str))
+    return all(own == tuple(d for d in apart(axes) if d in own) for own in atoms)
 
 
 def _counted(k: ScheduledKernel, x: Load, merged: Set[str]) -> bool:

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from mirage_cli.codegen.carried import PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     ALLOCATORS,
+    APART,
     BUILTIN,
     CAPTURE,
+    CAPTURED_APART,
+    CHECKED_APART,
     CHECKED_TABLES,
     COMPILE,
     COMPILE_BESIDE_STATE,
@@ -66,6 +69,7 @@ def file_text(
     blocks = ["\n\n".join(["from __future__ import annotations", imported, *comments]), *blocks]
     blocks.append(filled(templates.public, values))
     blocks += [filled(WRITE, values)] * bool(program.results)
+    blocks += [filled(APART, values)] * bool(program.changed)
     blocks += [filled(BUILTIN, values)] * hasattr(builtins, name)
     blocks.append(plans.body)
     blocks += [filled(text, values) for text in (ALLOCATORS, templates.planned, templates.self_check)]
@@ -104,7 +108,10 @@ def public_values(
         "out": "a tensor" if results == 1 else f"a tuple of {results} tensors",
         "sizes_of_inputs": sizes_of_inputs,
         "register_out": _registered(program, f"{operator}_out", "_write", out=True),
-        "trained": TRAINED.replace("@changed@", changed_text(program)) * bool(program.changed),
+        "trained": TRAINED * bool(program.changed),
+        "apart": CHECKED_APART * bool(program.changed),
+        "changed": changed_text(program),
+        "changed_places": tuple_text(str(i) for i, t in enumerate(program.inputs) if t.name in program.changed),
         "tables": CHECKED_TABLES * bool(tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(results, 2)],
     }
@@ -135,7 +142,8 @@ def capture_text(program: Program) -> str:
     state = {p.tensor.name for p in program.parts if p.value in read}
     inputs = [f"inputs[{i}]" for i, t in enumerate(program.inputs) if t.name in state]
     compiles = COMPILE_BESIDE_STATE.replace("@state@", tuple_text(inputs)) if inputs else COMPILE
-    return CAPTURE.strip("\n").replace("@compile@", compiles)
+    apart = CAPTURED_APART * bool(program.changed)
+    return CAPTURE.strip("\n").replace("@compile@", compiles).replace("@captured_apart@", apart)
 
 
 def tables_text(program: Program, sizes: Mapping[str, int | str], names: str = "", given: str = "") -> str:

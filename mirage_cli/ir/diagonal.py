@@ -34,7 +34,19 @@ def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mappin
     """The kernel as a schedule has it that has several groups in a block; None where it has not."""
     dynamic = frozenset(r.dim for r in graph.dynamic)
     found = groups(kernel, tuple(graph.tensors().values()), tuple(sizes.items()), dynamic)
-    return diagonal(kernel, found, s.tile(found.axis)) if found is not None else None
+    if found is None or _reaches(kernel, found, infinite(graph)):
+        return None
+    return diagonal(kernel, found, s.tile(found.axis))
+
+
+@lru_cache(maxsize=4096)
+def infinite(graph: MuGraph) -> frozenset[str]:
+    """Intermediates that are made of infinite numbers: the softmax of a row that is masked everywhere is NaN."""
+    found = set[str]()
+    for k in graph.kernels:
+        if any(map(_is_infinite, k.body)) or any(x.buffer in found for x in k.loads):
+            found |= {s.buffer for s in k.stores}
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,12 @@ def diagonal(kernel: Kernel, found: Groups, count: int) -> Form | None:
     except InexpressibleError:
         return None
     return made
+
+
+def _reaches(kernel: Kernel, found: Groups, infinite: Collection[str]) -> bool:
+    """Whether anything but the operands with zeros is of these intermediates, which would reach other groups."""
+    seconds = {x.out for _, x, _ in found.seconds}
+    return any(x.buffer in infinite and x.out not in seconds for x in kernel.loads)
 
 
 def _is_infinite(e: Eqn) -> bool:

@@ -82,12 +82,13 @@ def drawn_bits(program: Program, output: Tensor) -> int:
     draw.
 
     Two entries of a table are the same by luck: of n, with probability 1 / n, and with 1 / (4 m) + 3 / (4 n) where
-    every other one is one of m edges. One bit of each entry that is divided: every other one is where a quotient
-    changes. One bit of two integers, or elements of a mask, that are values: that a row of a mask holds two
-    elements, say, which one that holds one would not tell.
+    every other one is one of m edges. One bit of a table that names one entry, or none. One bit of each entry that is
+    divided: every other one is where a quotient changes. One bit of two integers, or elements of a mask, that are
+    values: that a row of a mask holds two elements, say, which one that holds one would not tell.
     """
     sizes, parts, edges = program.sizes, program.divided(), edges_of(program)
-    tables = [(n, len(edges.get(x.table, ()))) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
+    named = {x: x.bounds(sizes)[1] + 1 for x in program.lookups()}
+    tables = [(n, len(edges.get(x.table, ()))) for x, n in named.items() if n > 1 or x.padded]
     bits = [max(1, int(-log2(1 / (4 * m) + 3 / (4 * n)))) if m else max(1, n.bit_length() - 1) for n, m in tables]
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]

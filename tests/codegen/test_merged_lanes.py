@@ -15,6 +15,7 @@ from mirage_cli.codegen.check import check as check_plan
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.spec.reader import parse_spec
 from tests.codegen.conftest import Stages
 from tests.codegen.test_access import WINDOWS, choosing
 from tests.codegen.test_plan import changed, plans
@@ -95,6 +96,43 @@ def test_what_something_else_reads_keeps_its_axes() -> None:
     check(graph, plan)
 
 
+BY_TABLE = """mugraph named float16
+dims b=3 s=4 h=2 d=8 r=5 pages=9
+input Q f16[b, h, d, r]
+input K f16[pages, h, d]
+input P i32[b, s] below pages
+output O f16[b, s, r]
+
+kernel k0 generated b:grid s:grid r:tile h:tile d:tile
+  Q = load Q[b, h, d, r]
+  K = load K[P{pages}[b, s], h, d]
+  O[b, s, r] = dot(Q, K; h, d)
+  store O[b, s, r] = O
+"""
+
+NAMED = """
+name: named
+dims: {b: 3, s: 4, h: 2, d: 8, r: 5, pages: 9}
+inputs:
+  Q: [b, h, d, r]
+  K: [pages, h, d]
+  P: {dims: [b, s], dtype: int32, below: pages}
+program: O = dot(Q, K[P[b, s], h, d], h, d)
+outputs:
+  O: [b, s, r]
+"""
+
+
+def test_rows_that_a_table_names_lie_in_the_order_of_its_block() -> None:
+    """A product has its batches in front, whatever the order of a table's block. Where that has as many of both, one
+    would be taken for the other."""
+    graph, program = parse_mugraph(BY_TABLE), parse_spec(NAMED).at()
+    for order, merged in (("b s h d r", "b, s, h*d"), ("s b h d r", "s, b, h, d")):
+        plan = schedule(graph, "b=16 s=16", order)
+        assert merged in loads(kernels_source(graph, plan))
+        check(graph, plan, program)
+
+
 @pytest.mark.parametrize("order", ["n a d b", "b n a d"])
 def test_nothing_goes_through_registers_on_its_way(order: str, stage: Stages) -> None:
     """On an H200 a projection of 4,096 x 4,096 for 8 rows took 29.8 us where blocks of two axes were reshaped."""
@@ -139,3 +177,13 @@ def test_positions_of_a_merged_axis_are_those_of_the_current_block() -> None:
         return replace(s, access=replace(x, terms=tuple((moved(p), n) for p, n in x.terms)))
 
     refused("from elsewhere", elsewhere)
+
+
+def test_positions_have_their_axes_in_the_order_of_the_block() -> None:
+    """Else rows of a block would be taken for its columns."""
+
+    def turned(s: plan.Load, x: nodes.Pointers) -> plan.Load:
+        table = nodes.Looked("A", x.axes[::-1], False)
+        return replace(s, access=replace(x, terms=(*x.terms, (table, 1))))
+
+    refused("positions along .* in a block with", turned)

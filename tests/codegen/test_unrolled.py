@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph
@@ -197,6 +199,42 @@ def test_a_number_is_no_mask(op: str, symbol: str) -> None:
     assert [e.op for e in kernel_in_registers(graph, tiles).body].count(op) == 3 + 4  # of remainders, and of rows
     inputs = {"X": torch.arange(2 * 9 * 12).reshape(2, 9, 12).remainder(4).float()}
     check(graph, planned(graph, tiles), lower(parse_spec(COMPARED_SPEC.replace("OP", symbol)).at()), inputs)
+
+
+NOWHERE = """
+name: nowhere
+dims: {b: 2, y: 3, s: 4, q: 2, u: 2}
+dtype: bfloat16
+inputs: {X: [b, u, s]}
+program: |
+  a = max(X[b, y - q - 1, s], q)
+  O = where(index(s) == 2, a, 1)
+outputs: {O: [b, y, s]}
+"""
+NOWHERE_IN_BLOCKS = """
+mugraph nowhere bfloat16
+dims b=2 y=3 s=4 q=2 u=2
+input X bf16[b, u, s]
+output O bf16[b, y, s]
+kernel k0 generated b:grid y:grid s:grid q:tile
+  X = load X[b, y - q - 1, s]
+  d[y, q] = index(y - q - 1)
+  n[y, q] = ge(d, 0)
+  w[b, y, s, q] = where(n, X, 0)
+  a[b, y, s] = max(w; q)
+  p[s] = index(s)
+  m[s] = eq(p, 2)
+  O[b, y, s] = where(m, a, 1)
+  store O[b, y, s] = O
+"""
+
+
+def test_what_is_chosen_of_two_numbers_has_the_type_of_the_equation() -> None:
+    """A row whose window lies outside is 0: it is no integer for that."""
+    graph = parse_mugraph(NOWHERE_IN_BLOCKS)
+    s = planned(graph, "b=1 y=4 s=4")
+    assert re.search(r"tl\.where\(\w+, 0\.0, 1\.0\)", kernels_source(graph, s))
+    check(graph, s, lower(parse_spec(NOWHERE).at()))
 
 
 def test_comparisons_that_hold_everywhere_are_not_made() -> None:

@@ -134,6 +134,42 @@ def test_what_has_no_such_groups(old: str, new: str) -> None:
     assert _groups(graph) is None and form(text, 4) is None
 
 
+MASKED = """
+mugraph masked float16
+dims m=640 g=12 k=16 n=8
+input X f16[m, g, k]
+input L i32[g] below 17
+input W f16[g, k, n]
+output O f16[m, g, n]
+buffer P f16[m, g, k]
+kernel k0 generated m:grid g:grid k:tile
+  X = load X[m, g, k]
+  L = load L[g]
+  i[k] = index(k)
+  t[g, k] = lt(i, L)
+  A[m, g, k] = where(t, X, -inf)
+  M[m, g] = max(A; k)
+  E[m, g, k] = exp_sub(A, M)
+  S[m, g] = sum(E; k)
+  P[m, g, k] = div(E, S)
+  store P[m, g, k] = P
+kernel k1 generated m:grid g:grid n:grid k:tile
+  P = load P[m, g, k]
+  W = load W[g, k, n]
+  O[m, g, n] = dot(P, W; k)
+  store O[m, g, n] = O
+"""
+
+
+def test_a_group_that_may_have_no_numbers_reaches_no_other() -> None:
+    """The softmax of a length of 0, say: zeros times that are no zeros, in whichever kernel it is made."""
+    graph = parse_mugraph(MASKED)
+    s = KernelSchedule((("m", 16), ("g", 4), ("n", 8)), ("m", "g", "n", "k"))
+    assert at_schedule(graph, graph.kernels[1], s, graph.sizes) is None
+    finite = parse_mugraph(MASKED.replace("-inf", "-1000").replace("exp_sub(A, M)", "sub(A, M)"))
+    assert at_schedule(finite, finite.kernels[1], s, finite.sizes) is not None
+
+
 def _groups(graph: MuGraph) -> object:
     dynamic = frozenset(r.dim for r in graph.dynamic)
     return groups(graph.kernels[0], tuple(graph.tensors().values()), tuple(graph.sizes.items()), dynamic)

@@ -270,6 +270,19 @@ def test_a_change_in_place_that_would_lose_a_gradient_is_refused(returns: bool, 
     torch.testing.assert_close(given[2][20:], given[0] * 2)
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_is_changed_and_lies_where_another_input_does_is_refused(returns: bool) -> None:
+    """Instances would read what others have written. Where both have gaps, as two caches in turns have, it is not
+    known."""
+    function, (x, k, v) = load_export(appending(returns)[1]).append, tensors()
+    for given in ((x, k, k), (k[:4], k, v), (k[-4:], k, v), (v[1:5], k, v)):
+        with pytest.raises(ValueError, match="K, V should share no memory with other inputs"):
+            function(*given)
+    whole = torch.cat([k, v, x])
+    function(whole[-4:], whole[:24], whole[24:-4])
+    torch.testing.assert_close(whole[44:48], x * 2)
+
+
 @pytest.mark.parametrize(("old", "new"), [("+ 320", "+ 304"), ("+ 320", "+ 0")])
 def test_a_file_that_writes_other_rows_fails_its_own_check(old: str, new: str) -> None:
     """Rows in front of those that it should write, also where these are right all the same."""

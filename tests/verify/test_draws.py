@@ -190,6 +190,34 @@ def test_entries_beside_compared_numbers_count_for_fewer_bits() -> None:
     assert 2.0**-4 < (first == other).mean() < 2.0**-bits
 
 
+ONE_ENTRY = """
+name: named
+dims: {t: 33, u: 4, e: 1, n: 3}
+inputs: {W: [e, n], E: {dims: [u], dtype: int32, below: e, padded: true}}
+program: O = W[E[t // 9], n]
+outputs: {O: [t, n]}
+"""
+ONE_ENTRY_KERNEL = """
+mugraph named float16
+dims t=33 u=4 e=1 n=3
+input W f16[e, n]
+input E i32[u] below e padded
+output O f16[t, n]
+kernel k0 generated t:grid n:grid
+  O = load W[E{-1, e}[t//9], n]
+  store O[t, n] = O
+"""
+
+
+def test_a_table_of_one_entry_may_name_none() -> None:
+    """In one draw of three it names the same entry everywhere."""
+    program = lower(parse_spec(ONE_ENTRY).at())
+    assert drawn_bits(program, program.outputs[0]) == 1
+    right, other = (parse_mugraph(ONE_ENTRY_KERNEL.replace("t//9", at)) for at in ("t//9", "t%9"))
+    assert check_equivalence(program, right, 0).ok
+    assert not any(check_equivalence(program, other, seed).ok for seed in range(10))
+
+
 def test_what_is_missing_is_worked_out_once_for_each_draw_that_is_recorded() -> None:
     """Many draws are looked through for one that adds anything. What would be covered then is a copy."""
     covered = Coverage((3,))
