@@ -270,3 +270,10 @@ def test_numbers_that_share_a_byte_are_read_as_they_lie(dtype: str) -> None:
     aligned, within = (NIBBLES.replace("DTYPE", dtype).replace("SHIFT", n) for n in ("0", "1"))
     assert "W" not in orders(lower(parse_spec(aligned).at()))
     assert "W" in orders(lower(parse_spec(within).at()))
+
+
+def test_copies_are_there_before_a_search_ends() -> None:
+    """Plans that need no search say that they are worth it."""
+    found = search_program(program(), H200, Options(tune=False, searching_s=1e-6))
+    assert found.stopped == "budget"
+    assert {t.name for t in found.plans[0].graph.buffers} >= {"X_laid", "W_laid"}
