@@ -22,7 +22,7 @@ from mirage_cli.errors import MirageError, NoKernelError
 from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import by_parts
-from mirage_cli.ir.merge import ROW, merge_axes
+from mirage_cli.ir.merge import ROW, beside_in_products, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program, Tensor, cast_of
@@ -237,6 +237,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     prices: Prices = {}
     searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
     form = selected(form) or form
+    form = beside_in_products(form) or form
     in_rows = by_rows(form)
     form = skewed(form) or form
     form = separable(form) or form
