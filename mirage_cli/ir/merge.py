@@ -121,7 +121,8 @@ class _Merging:
     """The values of a program with these axes merged, in a builder. Where an equation reduces over some of the parts of
     an axis alone, what it is made of is made along the parts, up to what is no longer elementwise, or is read so.
 
-    internals: names of those that are made twice, and are internal. seen: reads of values, and values along parts.
+    internals: names of those that are made twice or read, and are internal. seen: reads of values, and of those made
+    along parts.
     """
 
     def __init__(self, program: Program, parts_of: Mapping[str, tuple[str, ...]], b: Builder) -> None:
@@ -184,7 +185,8 @@ class _Merging:
         text = substitution_text(names)
         key = value, " ".join(text)
         if key not in self.seen:
-            self.seen[key] = self.b.emit("rename", value, axes=text, out=self.fresh(f"{value}_read"))
+            self.seen[key] = read = self.b.emit("rename", value, axes=text, out=self.fresh(f"{value}_read"))
+            self.internals |= {read} if value in self.program.internals | self.internals else set()
         return self.seen[key]
 
     def fresh(self, wanted: str) -> str:

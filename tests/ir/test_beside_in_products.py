@@ -88,6 +88,15 @@ def test_what_is_summed_within_groups_is_made_along_groups() -> None:
     assert not any(e.op == "rename" and "gk" in e.names and e.values != ("X",) for e in form.eqns)
 
 
+def test_what_no_type_rounds_is_not_rounded_where_it_is_read() -> None:
+    """The mean of a group is read at the group of a channel."""
+    form = beside_in_products(program())
+    assert form is not None
+    reads = {e.out for e in form.eqns if e.op == "rename" and e.values[0] in form.internals}
+    assert reads
+    assert reads <= form.internals
+
+
 @pytest.mark.parametrize(
     "changes",
     [
