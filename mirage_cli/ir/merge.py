@@ -9,20 +9,23 @@ or checks tensors has the sizes of both, and whoever changes sizes changes those
 A long run over which something is summed in parts stays in two:
 
     layer_norm(X[b, c, y, x]; c, y, x)  -->  layer_norm(X[b, cy, x]; cy, x)
+
+Axes that products sum side by side are one too, though statistics are of one of them alone (`beside_in_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, count, pairwise
 from math import prod
 
-from mirage_cli.ir.access import dims_of
+from mirage_cli.ir.access import Index, dims_of, index, quotient, remainder
+from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.derived import DERIVED, derived_equation
-from mirage_cli.ir.mugraph import split_axis
+from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Builder, Merged, Program, Tensor
+from mirage_cli.ir.program import Builder, Eqn, Merged, Program, Tensor, live_eqns
 
 LONGEST = 1 << 30
 """Elements of a merged axis, at most: kernels count positions along an axis in 32 bits, to the end of its last tile."""
@@ -37,16 +40,50 @@ def merge_axes(program: Program, in_parts: Collection[frozenset[str]] = ()) -> P
 
     in_parts: axes over which Σs are best made of those over their inner axes.
     """
-    taken = {*program.order, *program.values(), *map(split_axis, program.order)}
     merged: list[tuple[str, tuple[str, ...]]] = []
     dynamic = {r.dim for r in program.dynamic}
     for parts in (p for run in _runs(program, dynamic) for p in _halves(run, program.sizes, in_parts) if len(p) > 1):
-        name = ("" if all(len(p) == 1 for p in parts) else "_").join(parts)
-        while name in taken or split_axis(name) in taken:
-            name += "_"
-        taken |= {name, split_axis(name)}
-        merged.append((name, parts))
+        merged.append((_name(parts, program, merged), parts))
     return merged_by(program, tuple(merged))
+
+
+def beside_in_products(program: Program) -> Program | None:
+    """A lowered program with axes merged that products sum side by side, though others may have one of them alone;
+    None where there are none. A block has powers of two along its axes: of ten channels in each of 32 groups it holds
+    16, of the 320 that they are as many as it has room for.
+
+        v[b, g] = sum(X[b, g, k, y]; k, y),    O = dot(X / v, W[g, k, n]; g, k)
+            -->  v[b, g] = sum(X[b, 10*g + k, y]; k, y),    O = dot(X / v[b, c//10], W[c, n]; c)        c = g*k
+    """
+    products, values = [e for e in program.eqns if OPS[e.op].kind == "contraction"], program.values()
+    held = [{*values[v].dims} for e in products for v in e.values]
+    fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
+    fixed |= {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
+    fixed |= _looked_up(program) | _stored_along(program)
+    tensors, sizes = (*program.inputs, *program.outputs), program.sizes
+    chosen: list[tuple[str, tuple[str, ...]]] = []
+    for t in tensors:
+        for a, b in pairwise(t.dims):
+            both, taken = {a, b}, fixed | {p for _, parts in chosen for p in parts}
+            fills_blocks = sizes[b] & (sizes[b] - 1) == 0
+            if fills_blocks or sizes[a] * sizes[b] > LONGEST or both & taken:
+                continue
+            summed = any(both <= {*e.axes} for e in products) and not any(len(both & dims) == 1 for dims in held)
+            if summed and all(_one_behind_the_other(x, a, b) for x in tensors if both <= {*x.dims}):
+                chosen.append((_name((a, b), program, chosen), (a, b)))
+    if not chosen:
+        return None
+    try:
+        found = merged_by(program, tuple(chosen))
+    except ValueError:
+        return None
+    return replace(found, merged=(*program.merged, *chosen))
+
+
+def _one_behind_the_other(t: Tensor, a: str, b: str) -> bool:
+    """Whether an axis of a tensor is the next in memory behind another, without a gap."""
+    i = t.dims.index(a)
+    return t.dims[i + 1 : i + 2] == (b,) and t.own_strides[i] is None
 
 
 def merged_by(program: Program, merged: Merged) -> Program:
@@ -67,23 +104,140 @@ def merged_by(program: Program, merged: Merged) -> Program:
     b = Builder(inputs, (d for d, _ in dims))
     if looked_up := sorted(_looked_up(program) & {*axis_of}):
         raise ValueError(f"{looked_up[0]} is of a table, and merged into {axis_of[looked_up[0]]}")
+    made = _Merging(program, parts_of, b)
     for e in program.eqns:
-        axes = e.axes
-        if e.op in ("index", "rename"):
-            if pinned := [a for a in e.acts_on if a in axis_of]:
-                raise ValueError(f"{e.op} of {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
-        elif e.op != "size":
-            axes = _together(axes, parts_of, str(e))
-        _together(e.dims, parts_of, str(e))
-        if e.op in DERIVED:
-            b.append(derived_equation(e.out, e.op, e.args, axes, b))
+        made.of(e.out, frozenset())
+    for t in outputs:
+        if t.dims and {*t.dims} != {*b.known[t.name].dims}:
+            raise ValueError(f"{t} is made along the parts of an axis")
+    eqns = tuple(live_eqns(b.eqns, (t.name for t in outputs)))
+    internals = (program.internals | made.internals) & {e.out for e in eqns}
+    return replace(
+        program, dims=tuple(dims), inputs=inputs, outputs=outputs, eqns=eqns, merged=merged, internals=internals
+    )
+
+
+class _Merging:
+    """The values of a program with these axes merged, in a builder. Where an equation reduces over some of the parts of
+    an axis alone, what it is made of is made along the parts, up to what is no longer elementwise, or is read so.
+
+    internals: names of those that are made twice or read, and are internal. seen: reads of values, and of those made
+    along parts.
+    """
+
+    def __init__(self, program: Program, parts_of: Mapping[str, tuple[str, ...]], b: Builder) -> None:
+        self.values, self.parts_of, self.b, self.sizes = program.values(), parts_of, b, program.sizes
+        self.program, self.internals = program, set[str]()
+        self.taken = {*self.values, *self.sizes, *parts_of}
+        self.seen: dict[tuple[str, Collection[str] | str], str] = {}
+
+    def of(self, value: str, apart: frozenset[str]) -> str:
+        """A value along merged axes, but along the parts of those in `apart`."""
+        x = self.values[value]
+        apart = frozenset(name for name in apart if {*self.parts_of[name]} <= {*x.dims})
+        if (value, apart) in self.seen:
+            return self.seen[value, apart]
+        computed = isinstance(x, Eqn) and OPS.get(x.op) is not None and OPS[x.op].kind == "elementwise"
+        if isinstance(x, Eqn) and (computed or not apart):
+            made = self.computed(x, apart)
         else:
-            b.emit(e.op, *e.args, axes=axes, out=e.out)
-    return replace(program, dims=tuple(dims), inputs=inputs, outputs=outputs, eqns=tuple(b.eqns), merged=merged)
+            made = self.along(value if isinstance(x, Tensor) else self.of(value, frozenset()), {*x.dims}, apart)
+        self.seen[value, apart] = made
+        return made
+
+    def computed(self, e: Eqn, apart: frozenset[str]) -> str:
+        self.refuse(e)
+        space, axes = {*e.dims, *e.axes} if e.op != "rename" else {*e.dims}, e.axes
+        for name, parts in self.parts_of.items():
+            if e.op == "size" or not {*parts} & {*axes}:
+                continue
+            if {*parts} <= {*axes}:
+                axes = _together(axes, {name: parts})
+            else:
+                apart |= {name}
+        args = tuple(self.along(self.of(a, apart), space, apart) if isinstance(a, str) else a for a in e.args)
+        out = e.out
+        if apart and OPS.get(e.op) is not None and OPS[e.op].kind == "elementwise":
+            out = self.fresh(f"{e.out}_parts")
+            self.internals |= {out} if e.out in self.program.internals else set()
+        if e.op in DERIVED:
+            return self.b.append(derived_equation(out, e.op, args, axes, self.b))
+        return self.b.emit(e.op, *args, axes=axes, out=out)
+
+    def refuse(self, e: Eqn) -> None:
+        """Raises ValueError for an equation that names positions along a part of a merged axis."""
+        if e.op in ("index", "rename"):
+            for name, parts in self.parts_of.items():
+                if pinned := [a for a in e.acts_on if a in parts]:
+                    raise ValueError(f"{e.op} of {pinned[0]}, which is merged into {name}")
+
+    def along(self, value: str, space: Collection[str], apart: Collection[str]) -> str:
+        """A value of the builder, read along each merged axis whose parts are all in a space, or along its parts."""
+        names: dict[str, Index] = {}
+        for name, parts in self.parts_of.items():
+            dims = self.b.known[value].dims
+            if name in apart and name in dims:
+                names[name] = _whole(parts, self.sizes)
+            elif name not in apart and {*parts} <= {*space}:
+                names |= {p: i for p, i in _of_parts(name, parts, self.sizes) if p in dims}
+        if not names:
+            return value
+        text = substitution_text(names)
+        key = value, " ".join(text)
+        if key not in self.seen:
+            self.seen[key] = read = self.b.emit("rename", value, axes=text, out=self.fresh(f"{value}_read"))
+            self.internals |= {read} if value in self.program.internals | self.internals else set()
+        return self.seen[key]
+
+    def fresh(self, wanted: str) -> str:
+        name = next(x for i in count() if (x := f"{wanted}{i or ''}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+def _whole(parts: tuple[str, ...], sizes: Mapping[str, int]) -> Index:
+    """The position along a merged axis, by those along its parts."""
+    return index({p: prod(sizes[q] for q in parts[i + 1 :]) for i, p in enumerate(parts)})
+
+
+def _of_parts(name: str, parts: tuple[str, ...], sizes: Mapping[str, int]) -> Iterator[tuple[str, Index]]:
+    """The positions along the parts of a merged axis, by that along the axis."""
+    for i, p in enumerate(parts):
+        inner = quotient(index({name: 1}), prod(sizes[q] for q in parts[i + 1 :]))
+        yield p, inner if i == 0 else remainder(inner, sizes[p])
+
+
+def between_parts(merged: Merged, sizes: Mapping[str, int]) -> set[tuple[str, Index]]:
+    """Axes, and indices that are positions along them: of a part, by the merged axis; of a merged axis, by its parts,
+    any of which may be by the merged axis itself."""
+    found: set[tuple[str, Index]] = set()
+    for name, parts in merged:
+        of_parts = dict(_of_parts(name, parts, sizes))
+        some = (c for n in range(len(parts)) for c in combinations(parts, n))
+        found |= {(name, _whole(parts, sizes).within({p: of_parts[p] for p in c})) for c in some} | {*of_parts.items()}
+    return found
+
+
+def read_in_parts(graph: MuGraph) -> set[str]:
+    """The parts, but the first, of merged axes between which and the whole something is read: indices have their sizes
+    as numbers."""
+    known = between_parts(graph.merged, graph.sizes)
+    some = {a for d, i in {*graph.accesses()} & known for a in (d, *i.dims)}
+    return {p for name, parts in graph.merged if name in some for p in parts[1:]}
+
+
+def _name(parts: tuple[str, ...], program: Program, merged: Iterable[tuple[str, tuple[str, ...]]]) -> str:
+    """Of a merged axis beside others: no other axis, value or axis of chunks is called so."""
+    axes = (*program.order, *(name for name, _ in merged))
+    taken = {*axes, *program.values(), *map(split_axis, axes)}
+    name = ("" if all(len(p) == 1 for p in parts) else "_").join(parts)
+    while name in taken or split_axis(name) in taken:
+        name += "_"
+    return name
 
 
 def _merged_tensor(t: Tensor, parts_of: Mapping[str, tuple[str, ...]]) -> Tensor:
-    dims = _together(t.dims, parts_of, str(t))
+    dims = _together(t.dims, parts_of)
     if tuple(p for d in dims for p in parts_of.get(d, (d,))) != t.dims:
         raise ValueError(f"{t} has the parts of an axis apart or in another order")
     own = dict(zip(t.dims, t.own_strides, strict=True))
@@ -94,13 +248,12 @@ def _merged_tensor(t: Tensor, parts_of: Mapping[str, tuple[str, ...]]) -> Tensor
     return replace(t, dims=dims, strides=strides if t.strides else ())
 
 
-def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, ...]:
-    """These axes with each merged one in the place of its first part. Raises ValueError where a part is missing."""
+def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """These axes with each merged one of which all parts are there in the place of its first part."""
     for name, parts in parts_of.items():
-        here = [a for a in axes if a in parts]
-        if here and set(here) != set(parts):
-            raise ValueError(f"{where} has {', '.join(here)} alone of the parts of {name}")
-        axes = tuple(name if a == next(iter(here), None) else a for a in axes if a not in here[1:])
+        if {*parts} <= {*axes}:
+            first = next(a for a in axes if a in parts)
+            axes = tuple(name if a == first else a for a in axes if a == first or a not in parts)
     return axes
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.joined import by_parts
+from mirage_cli.ir.merge import beside_in_products
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.running import LEAST, in_scans
@@ -28,6 +29,7 @@ class Rewrite:
 
 REWRITES = (
     Rewrite(selected, instead=True),
+    Rewrite(beside_in_products, instead=True),
     Rewrite(by_rows),
     Rewrite(skewed, instead=True),
     Rewrite(separable, instead=True),

@@ -21,7 +21,7 @@ from mirage_cli.errors import MirageError, NoKernelError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program, cast_of
+from mirage_cli.ir.program import Program, Tensor, cast_of
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.clock import Clock
 from mirage_cli.pipeline.rewrites import forms_of
@@ -229,14 +229,36 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     prices: Prices = {}
     searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
     forms = forms_of(form)
-    result = searched(form := next(forms))
+    form = next(forms)
+    result, laid = searched_behind_copies(form, target, searched) if options.prune else (searched(form), {})
     while result.stopped == "exhausted" and (other := next(forms, None)) is not None:
         result = beside(result, searched(other))
-    if result.stopped == "exhausted" and options.prune and (laid := relaid(form, result, target)):
+    if result.stopped == "exhausted" and options.prune and (more := relaid(form, result, target)) and more != laid:
         best_us = result.candidates[0].predicted_us
-        if (other := behind_copies(form, laid, best_us, searched, target.costs.gap_us)) is not None:
+        if (other := behind_copies(form, more, best_us, searched, target.costs.gap_us)) is not None:
             result = beside(result, other)
     return read_in_time(form, result, searched, target)
+
+
+def searched_behind_copies(
+    form: Program, target: Target, searched: Callable[..., SearchResult]
+) -> tuple[SearchResult, dict[str, Tensor]]:
+    """The candidates of a form, and of the same behind copies of these inputs where already plans that need no search
+    are faster so. Behind the copies it is searched first: the rest, which that is to be beside, may not end in time."""
+    from mirage_cli.search.relaid import behind_copies, relaid
+
+    unsearched = partial(searched, deadline=lambda: True)
+    plain = unsearched(form)
+    best_us = plain.candidates[0].predicted_us
+    if laid := relaid(form, plain, target):
+        gap_us = target.costs.gap_us
+        behind = behind_copies(form, laid, best_us, unsearched, gap_us)
+        if behind is not None and behind.candidates[0].predicted_us < best_us:
+            other = behind_copies(form, laid, best_us, searched, gap_us)
+            if other is not None:
+                result = searched(form) if other.stopped == "exhausted" else replace(plain, stopped=other.stopped)
+                return beside(result, other), laid
+    return searched(form), {}
 
 
 def search_as_written(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:
@@ -248,7 +270,13 @@ def search_as_written(form: Program, target: Target, options: Options, clock: Cl
 
 
 def _searched(
-    form: Program, target: Target, options: Options, clock: Clock, doing: Doing, prices: Prices
+    form: Program,
+    target: Target,
+    options: Options,
+    clock: Clock,
+    doing: Doing,
+    prices: Prices,
+    deadline: Callable[[], bool] | None = None,
 ) -> SearchResult:
     from mirage_cli.search.generator import search
 
@@ -258,7 +286,7 @@ def _searched(
         bounds=options.bounds,
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
-        deadline=clock.search_is_over,
+        deadline=deadline or clock.search_is_over,
         end=clock.budget_is_spent,
         looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
         prices=prices,

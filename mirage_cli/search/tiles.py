@@ -47,6 +47,8 @@ GROUPS, MORE_GROUPS = (2, 4), (2, 4, 8, 16)
 """Of products that are small for the matrix units, how many a block has as one; the same."""
 MOST_BEYOND = 8
 """Such an axis is so many times as long, at least, as what its last block reaches beyond its end."""
+DEEP = (32, 64)
+"""Positions that a block of a product sums over, where short axes fill a part of it."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -96,15 +98,25 @@ def _of_products(m: Model, d: str, sizes: Mapping[str, int], coarse: bool, matri
     several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
     batched = any(d in p.batch for p in m.multiplied)  # beside another product, of which it is a row
     single = [1] if d in m.grid and (size < MIN_DOT or several or batched or (not coarse and top <= 256)) else []
-    beside = d in m.grid and any(d in side and len(side) > 1 for side in m.sides)
-    if beside and size < MIN_DOT:
+    of_side = d in m.grid and any(d in side and len(side) > 1 for side in m.sides)
+    if of_side and size < MIN_DOT:
         single = [1, top]  # of which a block may have all, beside another axis of the side
     if walked and any(d in p.summed and len(p.summed) > 1 for p in m.multiplied):
         single = [1]  # walked one by one: the product sums over blocks of the others, or of all short ones together
         fitting = fitting if size > MIN_DOT else [top] * (top > 1)
-    if beside and single and held == 1:  # several of each of a side's axes fill it together
+        filled = _filled(m, d, sizes)  # by whole short axes: of this one, a few positions fill a block
+        fitting = [*fitting, *(n for t in DEEP if filled > 1 and 1 < (n := t // filled) < min(top, MIN_DOT))]
+    if of_side and single and held == 1:  # several of each of a side's axes fill it together
         single += [t for t in ((4, 8) if coarse else (2, 4, 8)) if t < min(top, MIN_DOT)]
     return sorted({*single, *fitting})
+
+
+def _filled(m: Model, d: str, sizes: Mapping[str, int]) -> int:
+    """Positions along the short axes that all products sum beside this one, where none of a block of them is left
+    empty; 1 where some would be."""
+    short = [{a for a in p.summed if a != d and sizes[a] <= MIN_DOT} for p in m.multiplied if d in p.summed]
+    filled = prod(sizes[a] for a in short[0]) if short and all(x == short[0] for x in short) else 1
+    return filled if filled == next_power_of_two(filled) else 1
 
 
 def least_tile(m: Model, d: str, sizes: Mapping[str, int]) -> int:

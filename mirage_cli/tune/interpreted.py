@@ -16,7 +16,7 @@ from mirage_cli.codegen.blocks import MAX_PRODUCT
 from mirage_cli.ir.access import renames
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.footprint import large_enough
-from mirage_cli.ir.merge import merge_axes
+from mirage_cli.ir.merge import merge_axes, read_in_parts
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
@@ -106,7 +106,7 @@ def _with_blocks(sizes: Mapping[str, int], lowered: Program, graph: MuGraph, sam
             count = min(max(-(-found.get(d, whole[d]) // length), BLOCKS), whole[block])
             found |= {a: count * length - -whole[d] % length for a in sizes if d in same and same[a] == same[d]}
             found |= {a: count for a in whole if classes.find(a) == classes.find(block)}
-    return found
+    return found | {p: whole[p] for p in read_in_parts(graph)}
 
 
 def _largest_space(program: Program) -> int:

@@ -13,6 +13,7 @@ from math import prod
 
 from mirage_cli.ir.access import Index, index, renames
 from mirage_cli.ir.footprint import ENTRIES, READ
+from mirage_cli.ir.merge import between_parts, read_in_parts
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
@@ -144,6 +145,8 @@ class _Short:
         size = {c: shortest[c] if least else _usual_size(roles[c], rng) for c in order}
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+        by_parts = between_parts(graph.merged, whole)
+        read = [x for x in read if x not in by_parts]
         rings, read = without_rings(read, eqns, whole, classes.find)
         read += [*_ends_of_parts(program, graph, classes), *_last_parts(program, graph)]
         read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
@@ -157,11 +160,13 @@ class _Short:
             size[c], shortest[c] = max(size[c], n), max(shortest[c], n)
         limit(size)
         size = _with_room(program, classes, size, sized, shortest, rng)
+        in_full = {classes.find(p): whole[p] for p in read_in_parts(graph)}
+        size |= in_full
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)
         pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole) | digits(program, graph)}
-        size |= pieces
+        size |= (pieces := pieces | in_full)
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
         tables, blocks = distinct_positions(program.inputs), counted(program, graph)

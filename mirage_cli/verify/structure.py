@@ -7,6 +7,7 @@ from collections import Counter
 from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables
 from mirage_cli.ir.footprint import is_injective
 from mirage_cli.ir.inplace import too_late
+from mirage_cli.ir.merge import between_parts
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -188,7 +189,8 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
     for a, i in zip(axes, access, strict=True):
         b = i.axis
         if b is None or ({a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
-            _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} {does} {a} by {i}")
+            known = not {*i.dims, a} & merging or (a, i) in between_parts(graph.merged, graph.sizes)
+            _require({*i.dims, a} <= {*graph.sizes} and known, f"{k.name} {does} {a} by {i}")
             low, high = (i if isinstance(x, Load) else of_positions(i)).bounds(graph.sizes)
             near = max(-low, high) <= FARTHEST if isinstance(x, Load) else low >= 0 and high < graph.sizes[a]
             _require(near, f"{k.name} {does} {x.buffer} along {a} from {low} to {high}")

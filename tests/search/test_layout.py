@@ -90,6 +90,19 @@ outputs:
             {"A": ("i", "d", "h")},
             id="those that a product sums over lie as in the input beside them",
         ),
+        pytest.param(
+            """\
+  X: [c, i, j]
+  W: [d, c, h]
+program: |
+  A = X * rsqrt(mean(X * X, i, j) + 1e-5)
+  O = dot(A[c, i, j + h - 1], W, c, h)
+outputs:
+  O: [d, i, j]
+""",
+            {"A": ("i", "j", "c")},
+            id="channels behind the axis of windows that a product sums",
+        ),
     ],
 )
 def test_memory_order_of_buffers(rest: str, expected: dict[str, tuple[str, ...]]) -> None:

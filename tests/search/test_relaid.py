@@ -330,3 +330,10 @@ def test_what_is_laid_out_is_what_tables_name() -> None:
     assert {s.buffer for s in copy.stores} == {laid.name} <= {x.buffer for x in attention.loads}
     assert not {x.buffer for x in attention.loads} & {"T", "W"}
     check(best.graph.resized(p.sizes), best.schedule, lower(p))
+
+
+def test_copies_are_there_before_a_search_ends() -> None:
+    """Plans that need no search say that they are worth it."""
+    found = search_program(program(), H200, Options(tune=False, searching_s=1e-6))
+    assert found.stopped == "budget"
+    assert {t.name for t in found.plans[0].graph.buffers} >= {"X_laid", "W_laid"}

@@ -523,3 +523,26 @@ def test_small_elementwise_kernels_keep_all_multiprocessors_busy() -> None:
     graph = parse_mugraph(ELEMENTWISE.format(m=1 << 17))
     (first,) = first_schedules(graph, H200, 1)
     assert dict(first.kernels["k0"].tiles)["m"] <= 1024
+
+
+@pytest.mark.parametrize(
+    ("taps", "expected"),
+    [(16, [1, 2, 4, 16, 32, 64, 128, 256]), (8, [1, 4, 8, 16, 32, 64, 128, 256]), (3, [1, 16, 32, 64, 128, 256])],
+)
+def test_whole_short_axes_fill_a_block_with_a_few_positions_of_another(taps: int, expected: list[int]) -> None:
+    """Of three taps, a block of four has one empty."""
+    text = f"""
+mugraph strided float16
+dims b=8 e=512 t=100 c=256 s=816 i={taps}
+input X f16[b, c, s]
+input W f16[e, c, i]
+output O f16[b, e, t]
+kernel k0 generated b:grid e:grid t:grid c:loop i:loop
+  X = load X[b, c, t*8 + i]
+  W = load W[e, c, i]
+  O[b, e, t] = dot(X, W; c, i)
+  store O[b, e, t] = O
+"""
+    graph = parse_mugraph(text)
+    options = tile_options(model_of(graph), graph.sizes, coarse=False)
+    assert options["c"] == expected
