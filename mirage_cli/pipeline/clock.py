@@ -14,7 +14,8 @@ KEEPING_S = 0.6
 
 class Clock:
     """When the search has to end, and when verification has to. An interrupt ends the search at once, and verification
-    within KEEPING_S. until_s: behind which nothing is done, on the monotonic clock."""
+    within KEEPING_S. until_s: behind which nothing is done, on the monotonic clock: operators are fused only as long as
+    is searched then, since a plan that is not verified until then is none."""
 
     def __init__(self, budget_s: float, interrupted: Callable[[], bool], until_s: float = math.inf) -> None:
         self.budget_s = budget_s
@@ -36,7 +37,8 @@ class Clock:
         return time.monotonic() > self.search_end_s or self.was_interrupted()
 
     def budget_is_spent(self) -> bool:
-        return time.monotonic() > self.end_s or self.was_interrupted()
+        end_s = self.end_s if math.isinf(self.until_s) else self.search_end_s
+        return time.monotonic() > end_s or self.was_interrupted()
 
     def verification_is_over(self, behind_s: float = 0.0) -> bool:
         """behind_s: seconds behind the budget that verification may take."""

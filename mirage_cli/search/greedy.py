@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from mirage_cli.search.roles import Costed
 MAX_TOGETHER = 24
 """Classes that one kernel may put into memory, at most; of the exhaustive search only outputs, beyond two."""
 MANY = 60
-"""Kernels as written, beyond which they are not fused one by one from the start: each fusion tries all of them."""
+"""Kernels as written, beyond which they are not fused one by one from all of them: each fusion tries all."""
 
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
@@ -81,10 +82,15 @@ def as_written(planner: Planner) -> Kernels:
 def fused(planner: Planner, written: Kernels) -> Kernels:
     """From the program as written: libraries give way to kernels, intermediates are computed anew by what reads them,
     and kernels that may be one are made one, each where it is predicted to be faster, until nothing is, or as far as
-    time allows. In order."""
+    time allows. In order.
+
+    It is done twice, first from where no intermediate is left but what is reduced, which takes few steps, then from all
+    of them. The faster of the two counts.
+    """
     kernels, kernel = dict(written), _maker(planner)
-    memory = frozenset(f for targets in kernels for f in targets)
+    plans = [kernels]
     with suppress(SearchEndedError):
+        memory = frozenset(f for targets in kernels for f in targets)
         for targets, own in written.items():
             other = kernel(targets, memory) if own.implementation.kernels[0].kind == "library" else None
             if (
@@ -93,10 +99,13 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
                 and {*other.implementation.leaves} <= {*own.implementation.leaves}
             ):
                 kernels[targets] = other
-        if len(kernels) > MANY:
-            _changed(kernels, [_without_all(kernels, planner, kernel)], planner.gap_us)
-        _fuse(kernels, planner, kernel)
-    return _in_order(kernels)
+        few = dict(kernels)
+        if _changed(few, [_without_all(few, planner, kernel)], planner.gap_us):
+            plans.append(few)
+            _fuse(few, planner, kernel)
+        if len(plans) == 1 or len(kernels) <= MANY:
+            _fuse(kernels, planner, kernel)
+    return _in_order(min(plans, key=lambda x: predicted_us(x, planner.gap_us)))
 
 
 def improved(planner: Planner, kernels: Kernels) -> Kernels:
@@ -135,10 +144,23 @@ def _maker(planner: Planner) -> Make:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Kernels of a plan that go, and those that come in their places; None where some of them do not fit."""
+    """Kernels of a plan that go, and those that come in their places, each priced when it is asked for; None where it
+    does not fit."""
 
     gone: tuple[tuple[Form, ...], ...]
-    come: Mapping[tuple[Form, ...], Costed | None]
+    come: Mapping[tuple[Form, ...], Callable[[], Costed | None]]
+
+    def within(self, us: float, gap_us: float) -> Kernels | None:
+        """What comes, if all of it fits and takes less than these microseconds. Kernels behind the one with which it
+        takes as long are not priced."""
+        found: Kernels = {}
+        for targets, priced in self.come.items():
+            if (c := priced()) is None:
+                return None
+            found[targets] = c
+            if predicted_us(found, gap_us) >= us:
+                return None
+        return found
 
 
 def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
@@ -152,9 +174,8 @@ def _fuse(kernels: Kernels, planner: Planner, kernel: Make) -> None:
 def _changed(kernels: Kernels, changes: Iterable[Change], gap_us: float) -> bool:
     """Makes the first change with which the plan is faster. Whether there is one."""
     for change in changes:
-        come = {t: c for t, c in change.come.items() if c is not None}
         before = predicted_us({t: kernels[t] for t in change.gone}, gap_us)
-        if len(come) < len(change.come) or predicted_us(come, gap_us) >= before:
+        if (come := change.within(before, gap_us)) is None:
             continue
         changed = {t: c for t, c in (kernels | come).items() if t in come or t not in change.gone}
         if ordered(changed.values()) is not None:
@@ -185,7 +206,7 @@ def _without_all(kernels: Kernels, planner: Planner, kernel: Make) -> Change:
         reads = all(d.is_input(f) or f in memory for f in own.implementation.leaves)
         return own if reads and (other is None or own.us < other.us) else other
 
-    return Change(tuple(kernels), {t: made(t) for t in kept})
+    return Change(tuple(kernels), {t: partial(made, t) for t in kept})
 
 
 def _without_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
@@ -198,7 +219,7 @@ def _without_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[C
         readers = [t for t, c in kernels.items() if f in c.implementation.leaves and t != targets]
         others = tuple(x for x in targets if x is not f)
         come = [*readers, others] if others else readers
-        yield Change((targets, *readers), {t: kernel(t, memory - {f}) for t in come})
+        yield Change((targets, *readers), {t: partial(kernel, t, memory - {f}) for t in come})
 
 
 def _is_copy(planner: Planner, f: Form) -> bool:
@@ -220,8 +241,14 @@ def _with_two_in_one(kernels: Kernels, planner: Planner, kernel: Make) -> Iterat
             alike.append((first, second))
     for first, second in [*near, *alike]:
         a, b = first.implementation.targets, second.implementation.targets
-        ways = kernel((*a, *b), memory), _side_by_side(planner, first, second)
-        yield Change((a, b), {(*a, *b): min(filter(None, ways), key=lambda c: c.us, default=None)})
+        yield Change((a, b), {(*a, *b): partial(_as_one, planner, kernel, first, second, memory)})
+
+
+def _as_one(planner: Planner, kernel: Make, first: Costed, second: Costed, memory: frozenset[Form]) -> Costed | None:
+    """The cheapest kernel in the place of two."""
+    targets = *first.implementation.targets, *second.implementation.targets
+    ways = kernel(targets, memory), _side_by_side(planner, first, second)
+    return min(filter(None, ways), key=lambda c: c.us, default=None)
 
 
 def _are_near(first: Costed, second: Costed, outputs: Sequence[Form]) -> bool:
@@ -258,14 +285,16 @@ def _with_one_stored(kernels: Kernels, planner: Planner, kernel: Make) -> Iterat
     memory = frozenset(f for targets in kernels for f in targets)
     inside = {t: _storable(planner, t, memory) for t in kernels}
     for f in dict.fromkeys(f for some in inside.values() for f in some):
-        readers = {t: kernel(t, memory | {f}) for t, some in inside.items() if f in some}
-        yield Change((*readers,), {(f,): kernel((f,), memory), **readers})
-        read = {x for c in {**kernels, **readers}.values() if c is not None for x in c.implementation.leaves}
-        for t in kernels:
+        readers = {t: partial(kernel, t, memory | {f}) for t, some in inside.items() if f in some}
+        yield Change((*readers,), {(f,): partial(kernel, (f,), memory), **readers})
+        larger = [t for t in kernels if t not in readers and any(f.dims < x.dims for x in t)]
+        behind = {**kernels, **{t: priced() for t, priced in readers.items()}} if larger else {}
+        read = {x for c in behind.values() if c is not None for x in c.implementation.leaves}
+        for t in larger:
             own = tuple(x for x in t if x in planner.d.outputs or x in read)
-            if own and t not in readers and f.dims < own[0].dims and len(own) < MAX_TOGETHER:
+            if own and f.dims < own[0].dims and len(own) < MAX_TOGETHER:
                 beside = (*own, f)
-                yield Change((t, *readers), {beside: kernel(beside, memory - {*t}), **readers})
+                yield Change((t, *readers), {beside: partial(kernel, beside, memory - {*t}), **readers})
 
 
 def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iterator[Change]:
@@ -277,8 +306,8 @@ def _with_one_in_place(kernels: Kernels, planner: Planner, kernel: Make) -> Iter
         if not others and f not in planner.d.outputs:
             readers = [t for t, c in kernels.items() if f in c.implementation.leaves]
             for g in _storable(planner, targets, memory):
-                come = {t: kernel(t, memory - {f} | {g}) for t in readers}
-                yield Change((targets, *readers), {(g,): kernel((g,), memory - {f}), **come})
+                come = {t: partial(kernel, t, memory - {f} | {g}) for t in readers}
+                yield Change((targets, *readers), {(g,): partial(kernel, (g,), memory - {f}), **come})
 
 
 def _storable(planner: Planner, targets: tuple[Form, ...], memory: frozenset[Form]) -> list[Form]:

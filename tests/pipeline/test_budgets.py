@@ -208,6 +208,17 @@ def test_no_verification_is_behind_the_end_of_a_budget_that_others_share() -> No
     )
 
 
+def test_operators_are_not_fused_in_the_time_for_verification_where_nothing_is_done_behind_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A budget of 10 s leaves 2 of them to verification. Elsewhere the cheapest plan is verified behind the budget."""
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    shared, alone = (Clock(10.0, lambda: False, until_s) for until_s in (112.0, math.inf))
+    monkeypatch.setattr(time, "monotonic", lambda: 109.0)
+    assert shared.search_is_over() and shared.budget_is_spent() and not shared.verification_is_over()
+    assert alone.search_is_over() and not alone.budget_is_spent()
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_model_waits_for_no_program_when_its_budget_is_spent(n: int, tmp_path: Path) -> None:
     """Its regions are PyTorch's then. Who asks for a program alone has its kernel."""

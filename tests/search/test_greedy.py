@@ -360,6 +360,65 @@ def test_a_product_of_16_bits_lies_in_memory_in_the_place_of_what_is_made_of_it(
     assert check_equivalence(program, graph, 0).ok
 
 
+CUT_OUT = """
+name: cut_out
+dims: {b: 4, t: 512, s: 512, d: 1024, j: 3072, h: 16, e: 64, f: 64}
+dtype: bfloat16
+inputs: {X: [b, t, d], W: [j, d], B: [j]}
+program: |
+  R = bfloat16(dot(X, W, d) + B)
+  Q = R[b, t, h*64 + e]
+  K = R[b, s, h*64 + e + 1024]
+  V = R[b, s, h*64 + f + 2048]
+  A = where(index(t) >= index(s), dot(Q, K, e) * 0.125, -inf)
+  O = dot(softmax(A, s), V, s)
+outputs: {O: [b, t, h, f]}
+"""
+CELL = """
+name: cell
+dims: {b: 64, n: 1024, m: 4096, k: 1024, l: 1024}
+dtype: bfloat16
+inputs: {W: [m, k], U: [m, l], X: [b, k], H: [b, l], C: [b, n], P: [m], Q: [m]}
+program: |
+  R = bfloat16(dot(X, W, k) + P + (dot(H, U, l) + Q))
+  D = sigmoid(R[b, n + 1024]) * C + sigmoid(R[b, n]) * tanh(R[b, n + 2048])
+  E = sigmoid(R[b, n + 3072]) * tanh(D)
+outputs: {D: [b, n], E: [b, n]}
+"""
+
+
+def test_operators_are_fused_from_few_kernels_and_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention, what is fused from few is faster; of an LSTM's cell, what is fused from all."""
+
+    def fused_us(text: str) -> float:
+        run = _Search(decompose(lower(parse_spec(text).at())), find_target("h200"), Bounds(), True, {})
+        return greedy.predicted_us(greedy.fused(run, greedy.as_written(run)), run.gap_us)
+
+    attention_us, cell_us = fused_us(CUT_OUT), fused_us(CELL)
+    with monkeypatch.context() as from_all:
+        from_all.setattr(greedy, "_without_all", lambda *_: greedy.Change((), {(): lambda: None}))
+        assert attention_us < 0.95 * fused_us(CUT_OUT) and cell_us == fused_us(CELL)
+    with monkeypatch.context() as from_few:
+        from_few.setattr(greedy, "MANY", 0)
+        assert attention_us == fused_us(CUT_OUT) and cell_us < 0.95 * fused_us(CELL)
+
+
+def test_what_takes_too_long_is_not_priced_to_the_end() -> None:
+    """Of kernels that come in the place of others, those behind the one with which they take as long."""
+    run = _Search(decompose(lower(parse_spec(LOSS).at())), H100, Bounds(), True, {})
+    (first, c), *_ = greedy.as_written(run).items()
+    asked: list[str] = []
+
+    def priced(name: str) -> greedy.Costed:
+        asked.append(name)
+        return c
+
+    change = greedy.Change((first,), {first: lambda: priced("one"), (): lambda: priced("other")})
+    assert change.within(c.us, run.gap_us) is None and asked == ["one"]
+    asked.clear()
+    assert change.within(3 * c.us + run.gap_us, run.gap_us) is not None and asked == ["one", "other"]
+
+
 def test_a_library_gives_way_to_a_faster_kernel() -> None:
     """Rows of 50,257 are slow in libraries, which take no gaps between rows."""
     program = lower(parse_spec(LOSS).at())
@@ -372,9 +431,9 @@ def test_a_library_gives_way_to_a_faster_kernel() -> None:
 
 def test_a_plan_is_fused_as_far_as_time_allows() -> None:
     """What time leaves of 36 operators in a row are fewer kernels than these."""
-    steps = [f"x{i + 1} = exp(x{i} / 2) + x{i}" for i in range(12)]
-    text = "name: row\ndims: {m: 4096}\ndtype: float32\ninputs: {x0: [m]}\nprogram: |\n"
-    text += "".join(f"  {s}\n" for s in steps) + "outputs: {x12: [m]}\n"
+    steps = [f"x{i + 1} = exp(x{i} - max(x{i}, n))" for i in range(12)]
+    text = "name: row\ndims: {m: 4096, n: 64}\ndtype: float32\ninputs: {x0: [m, n]}\nprogram: |\n"
+    text += "".join(f"  {s}\n" for s in steps) + "outputs: {x12: [m, n]}\n"
     asked: list[int] = []
 
     def end() -> bool:

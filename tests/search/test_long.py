@@ -70,7 +70,7 @@ def test_no_kernel_is_priced_behind_the_deadline(monkeypatch: pytest.MonkeyPatch
         return real(run, plan)
 
     monkeypatch.setattr(_Search, "price", counted)
-    for priced in (500, 700, 900):
+    for priced in (700, 800, 900):
         count[0] = 0
         late = search(block, H200, deadline=lambda most=priced: count[0] >= most, prices=prices)
         assert count[0] == priced and late.stopped == "budget"
