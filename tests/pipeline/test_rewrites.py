@@ -16,7 +16,7 @@ RUNNING = ("t: 2048, j: 2048", "X: [j]", "sum(where(index(j) <= index(t), X, 0),
 LONG = ("t: 16384, j: 16384", *RUNNING[1:])
 REWRITTEN = [
     ("k: 36, n: 36", "X: [k]", "sum(where(index(k) == index(n), X, 0), k)", "n"),
-    ("b: 3, g: 4, k: 6, n: 5", "X: [b, g, k], W: [g, k, n]", "dot(X / sqrt(sum(square(X), k)), W, g, k)", "b, n"),
+    ("b: 3, g: 4, k: 6, n: 5", "X: [b, g, k], W: [g, k, n], S: [k]", "dot(X * S / sum(X, b, k), W, g, k)", "b, n"),
     (
         "t: 48, s: 48, w: 9, d: 16",
         "Q: [t, d], K: [s, d], V: [s, d]",
@@ -90,4 +90,4 @@ def test_a_form_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     next(forms)
     assert not asked
     next(forms)
-    assert asked == [1, 5, 7, 8]
+    assert asked == [2, 6, 8, 9]
