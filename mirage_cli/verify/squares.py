@@ -195,7 +195,7 @@ def _first_sure(x: Residues, result: Residues, rows: RowAxes) -> tuple[Array, Ar
     doubt = np.asarray(doubt.any(axis=(0, *(i for i, b in enumerate(names.values(), 2) if not b))))
     kept = [b for b in names.values() if b]
     order = [d for d in x.dims if d in kept]
-    first, never = doubt.argmin(axis=0), doubt.all(axis=0)  # the first is 0 where all are
+    first, never = doubt.argmin(axis=0), np.asarray(doubt.all(axis=0))  # the first is 0 where all are
 
     def along(y: Array) -> Array:
         return y.transpose([kept.index(d) for d in order])[
