@@ -52,8 +52,8 @@ def _weight_int8pack_mm(x: Array, w: Array, scales: Array) -> Array:
 def _scaled_mm(_: Trace, node: Any, a: Array, b: Array, left: Array, right: Array, bias: Array | None = None,
                of_result: Array | None = None, *_options: Any, **_named: Any) -> Array:  # fmt: skip
     """Of float8, with one scale of each operand, or one of each row and column."""
-    ones = [n for x, rest in ((left, left.shape[1:]), (right, right.shape[:-1])) for n in rest]
-    if {*ones} - {1} or of_result is not None or node.meta["val"].dtype.itemsize == 1:
+    blocks = {*left.shape[1:], *right.shape[:-1]} - {1}
+    if blocks or of_result is not None or node.meta["val"].dtype.itemsize == 1:
         raise Unsupported("scales of blocks, or of a result of float8")
     made = both(lambda x, u, v: x * u * v, _mm(a, b), left, right)
     return made if bias is None else both(operator.add, made, bias)
