@@ -18,7 +18,7 @@ def _call(inputs):
     if not plain:
         _check(inputs)@trained@@apart@@tables@
     if not plain:
-        return torch.ops.mirage.@operator@(*inputs)
+        return torch.ops.mirage.@operator@(*inputs)@call_changes@
     result = _run(*inputs)
     _remember(inputs)
     return result
@@ -72,7 +72,7 @@ def @function@(@signature@):
         if _plan is not None:
             _alike, _trained = _plan.known
             if _alike(@parameters@) and not (_trained and _is_grad_enabled()) and _forward_ad._current_level < 0:
-                return _start(_plan, @parameters@)
+@changes@                return _start(_plan, @parameters@)
     return _call(@call@)
 
 
@@ -258,8 +258,14 @@ CHECKED_APART = """
 CAPTURED_APART = """
     _check_apart(inputs)"""
 """Where a program changes inputs: calls like an earlier one do not come here."""
+CALL_CHANGES = """
+    for i in @changed_places@:
+        _changes(inputs[i])"""
 
 APART = '''
+_changes = torch.autograd.graph.increment_version  # else what autograd has kept of a tensor would be taken as it was
+
+
 def _check_apart(inputs):
     """Raises ValueError where what is changed is known to lie where another input does: both begin there, or have no
     gaps."""
@@ -333,7 +339,7 @@ def _start(plan, @names@):
 
 RESERVED = frozenset(
     re.findall(r"(?<![.\w])_\w+", PUBLIC[PUBLIC.index("def @function@(") : PUBLIC.index("def _call(")])
-) - {"_graph"} | {"out", "_into"}
+) - {"_graph"} | {"out", "_into", "_changes"}
 """What the public functions use: no parameter of theirs is called so."""
 
 SELF_CHECK = '''

@@ -18,6 +18,7 @@ from mirage_cli.codegen.exported_text import (
     ALLOCATORS,
     APART,
     BUILTIN,
+    CALL_CHANGES,
     CAPTURE,
     CAPTURED_APART,
     CHECKED_APART,
@@ -90,6 +91,7 @@ def public_values(
     name, results = program.name, len(program.results)
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *digested]).encode()).hexdigest()[:12]
     operator = f"{name}_{digest}"
+    changed = [i for i, t in enumerate(program.inputs) if t.name in program.changed]
     return {
         "name": name,
         "function": f"_{name}" if hasattr(builtins, name) else THE_FUNCTION,
@@ -111,7 +113,9 @@ def public_values(
         "trained": TRAINED * bool(program.changed),
         "apart": CHECKED_APART * bool(program.changed),
         "changed": changed_text(program),
-        "changed_places": tuple_text(str(i) for i, t in enumerate(program.inputs) if t.name in program.changed),
+        "changes": "".join(f"{' ' * 16}_changes({parameters[i]})\n" for i in changed),
+        "call_changes": CALL_CHANGES * bool(changed),
+        "changed_places": tuple_text(map(str, changed)),
         "tables": CHECKED_TABLES * bool(tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(results, 2)],
     }

@@ -42,7 +42,7 @@ def @function@(@signature@):
         if _known is not None:
             _alike, _trained = _known.known
             if _alike(@parameters@) and not (_trained and _is_grad_enabled()) and _forward_ad._current_level < 0:
-@fast@
+@changes@@fast@
     return _call(@call@)
 
 

@@ -471,7 +471,10 @@ def test_all_names_that_the_functions_use_are_known(library: bool, driver: StubD
     unused |= {"joined", "ALIGNMENT_BYTES"} if library else set()  # the library alone reads the inputs
     assert used - tensors - {"k0", "k1", "k2"} == USED - unused
     code = module.stubbed.__code__
-    assert {n for n in code.co_names if n in vars(module)} | {*code.co_varnames} - {"X", "W"} == RESERVED - {"_capture"}
+    assert {n for n in code.co_names if n in vars(module)} | {*code.co_varnames} - {"X", "W"} == RESERVED - {
+        "_capture",
+        "_changes",
+    }
 
 
 # The exported file

@@ -283,6 +283,20 @@ def test_what_is_changed_and_lies_where_another_input_does_is_refused(returns: b
     torch.testing.assert_close(whole[44:48], x * 2)
 
 
+def test_what_autograd_has_kept_of_a_tensor_that_is_changed_is_not_taken_for_what_it_was() -> None:
+    """Its version says so, as behind an operator of PyTorch's."""
+    function, (x, k, v) = load_export(appending(returns=False)[1]).append, tensors()
+    weight = torch.ones_like(k, requires_grad=True)
+    loss = (k * weight).sum()
+    before = k._version, v._version, x._version
+    function(x, k, v)
+    assert (k._version, v._version, x._version) == (before[0] + 1, before[1] + 1, before[2])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    _, source = appending(returns=False)
+    assert re.search(r"_current_level < 0:\n +_changes\(K\)\n +_changes\(V\)\n +return _start", source)
+
+
 @pytest.mark.parametrize(("old", "new"), [("+ 320", "+ 304"), ("+ 320", "+ 0")])
 def test_a_file_that_writes_other_rows_fails_its_own_check(old: str, new: str) -> None:
     """Rows in front of those that it should write, also where these are right all the same."""
