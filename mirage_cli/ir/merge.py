@@ -168,7 +168,7 @@ class _Merging:
         """Raises ValueError for an equation that names positions along a part of a merged axis."""
         if e.op in ("index", "rename"):
             for name, parts in self.parts_of.items():
-                if pinned := [a for a in e.acts_on if a in parts]:
+                if pinned := [a for a in parts if a in e.acts_on]:
                     raise ValueError(f"{e.op} of {pinned[0]}, which is merged into {name}")
 
     def along(self, value: str, space: Collection[str], apart: Collection[str]) -> str:

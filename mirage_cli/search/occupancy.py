@@ -28,7 +28,7 @@ from mirage_cli.ir.schedule import (
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.live import Lanes
 from mirage_cli.search.products import Product
-from mirage_cli.search.traffic import Lines
+from mirage_cli.search.traffic import Lines, in_a_row
 from mirage_cli.search.work import Block, Model, Work
 from mirage_cli.target.gpus import Target
 
@@ -218,8 +218,7 @@ def segment(x: Launch, w: Work) -> Segment:
         trips = np.maximum(1.0 / chunks, longest * x.term("masks", mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", np.minimum(1.0, most * chunks), 1.0))
     moved = [
-        (b.alike * x.elements[b.axes] * b.element_bytes, used(x, b.beside, b.lines, b.apart_bytes) if b.axes else 1.0)
-        for b in w.blocks
+        (b.alike * _block_bytes(x, b), used(x, b.beside, b.lines, b.apart_bytes) if b.axes else 1.0) for b in w.blocks
     ]
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
     multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
@@ -266,13 +265,22 @@ def visited_at_once(x: Launch, w: Work) -> Array:
     return x.batch.block[w.limits[0].dim] if len(w.loop) > 1 else x.zero + 1.0
 
 
+def _block_bytes(x: Launch, b: Block) -> Array:
+    """What a block reads: X[10*(c // 10) + k] for one c as much as for ten."""
+    several = in_a_row(b.lines.access) if b.lines is not None else ()
+    found = x.elements[b.axes] * b.element_bytes
+    for n, block in ((n, x.batch.block[d]) for d, n in several if d in b.axes):
+        found = found * n / np.minimum(n, block)
+    return found
+
+
 def _from_l1(x: Launch, b: Block, multiplies: NDArray[np.bool_]) -> Array:
     """The part of a block's bytes that comes from the L2: what all program instances read, and the L1 holds, is read
     once by each multiprocessor. Copies for the matrix units go past it."""
     whole = prod(x.sizes[a] for a in b.axes) * b.element_bytes
     if whole > x.target.smem_per_sm_bytes / 4:
         return x.zero + 1.0
-    read = x.programs * x.elements[b.axes] * b.element_bytes
+    read = x.programs * _block_bytes(x, b)
     return np.where(multiplies, 1.0, np.minimum(1.0, x.target.sms * whole / read))
 
 

@@ -87,7 +87,7 @@ def _positions(a: Atom) -> tuple[str, int]:
 
 def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
     """Of an element, for each position that reads it: several in a row may."""
-    return element_bytes[x.buffer] / _in_a_row(x.access)
+    return element_bytes[x.buffer] / math.prod(n for _, n in in_a_row(x.access))
 
 
 def apart_bytes(x: Load, axis: str, element_bytes: Mapping[str, int]) -> float:
@@ -96,9 +96,9 @@ def apart_bytes(x: Load, axis: str, element_bytes: Mapping[str, int]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _in_a_row(access: Access) -> int:
-    """Positions that read one element."""
-    return math.prod(alike_along(access, d) for d in dims_of(access))
+def in_a_row(access: Access) -> tuple[tuple[str, int], ...]:
+    """The axes along which several positions in a row read one element, and how many."""
+    return tuple((d, n) for d in dims_of(access) if (n := alike_along(access, d)) > 1)
 
 
 def alike_along(access: Access, d: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.changes import neighbours
-from mirage_cli.tune.price import predicted
+from mirage_cli.tune.price import estimates, predicted
 from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.float64 import reference64
 from mirage_cli.verify.numeric import draw_inputs
@@ -546,3 +547,21 @@ kernel k0 generated b:grid e:grid t:grid c:loop i:loop
     graph = parse_mugraph(text)
     options = tile_options(model_of(graph), graph.sizes, coarse=False)
     assert options["c"] == expected
+
+
+def test_a_block_of_one_position_reads_what_ten_share() -> None:
+    """Sums of groups, once for each of their ten channels, read X ten times."""
+    text = """
+mugraph sums float16
+dims b=2 g=32 k=10 c=320 v=4096
+input X f16[b, c, v]
+output S f16[b, c]
+kernel k0 generated b:grid c:grid k:tile v:tile
+  X = load X[b, c//10*10 + k, v]
+  S[b, c] = sum(X; k, v)
+  store S[b, c] = S
+"""
+    graph = parse_mugraph(text)
+    s = KernelSchedule((("b", 1), ("c", 1)), ("b", "c", "k", "v"))
+    once_us = 2 * prod(graph.sizes[d] for d in ("b", "c", "v")) / H200.l2_bytes_per_us
+    assert float(estimates(graph, Schedule({"k0": s}), H200)["k0"].busy["L2"][0]) >= 10 * once_us
