@@ -23,7 +23,7 @@ from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
-from mirage_cli.pipeline.models.whole import may_be_copied
+from mirage_cli.pipeline.models.whole import are_numbers, may_be_copied
 from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
 
 assert kernels  # a fixture
@@ -313,7 +313,7 @@ def test_a_graph_of_the_backend_is_timed_as_a_whole_once(
         return Beside(3.0, 2.0)
 
     monkeypatch.setattr(backend_module, "timed_on_copies", on_copies)
-    monkeypatch.setattr(backend_module, "may_be_copied", lambda _: True)
+    monkeypatch.setattr(backend_module, "may_be_copied", are_numbers)
     monkeypatch.setattr(backend_module, "inductors_own", lambda model, *_: model.forward)
     db = tmp_path / "mirage.db"
     assert by_the_backend(db) > 0 and not timed, "nothing is timed without a budget"
@@ -335,6 +335,21 @@ def test_what_cannot_be_timed_as_a_whole_keeps_its_kernels(tmp_path: Path, times
         fast = mirage_cli.optimize(Mlp().eval(), (X,), db=tmp_path / "mirage.db", say=said.append)
     assert any(isinstance(x, Replaced) for x in fast.children())
     assert said[-1] == "the model was not timed as a whole: operation not permitted when stream is capturing"
+
+
+@pytest.mark.gpu
+def test_gpu_a_graph_is_timed_as_a_whole_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the call's tensors, which stay as they are."""
+    said: list[str] = []
+    monkeypatch.setattr(backend_module.LOG, "info", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(backend_module, "faster", lambda gain, _: gain)
+    torch._dynamo.reset()
+    model, x = Mlp().eval().requires_grad_(False).cuda(), X.cuda()
+    before = x.clone()
+    compiled = torch.compile(model, backend=backend_module.mirage, options={"db": str(tmp_path / "m.db"), "tune": 1.0})
+    torch.testing.assert_close(compiled(x), model(x))
+    assert torch.equal(x, before)
+    assert any(line.startswith("the model: ") for line in said), said
 
 
 def test_copies_stand_for_tensors_that_lie_apart() -> None:

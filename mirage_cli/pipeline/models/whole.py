@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any  # models, and their arguments
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_leaves
 
 from mirage_cli.pipeline.callers import Kernel
@@ -50,8 +49,8 @@ def is_faster(
         say("Inductor compiles the model without kernels, to be timed beside it")
         try:
             whole = measured()
-        except RuntimeError as error:  # what waits for the GPU, say, is in no CUDA graph
-            say(f"the model was not timed as a whole: {str(error).splitlines()[0]}")
+        except Exception as error:  # the border of a measurement: what waits for the GPU, say, is in no CUDA graph
+            say(f"the model was not timed as a whole: {(str(error).splitlines() or [type(error).__name__])[0]}")
             return True
         figures.keep_model(text, kernels, whole)
     say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
@@ -77,7 +76,7 @@ def may_be_copied(inputs: Sequence[Any]) -> bool:
     """Whether copies of a call's tensors stand for them: these are numbers, lie apart from one another, and the GPU has
     room for as many copies as no cache holds."""
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    if detect_fake_mode(inputs) is not None or not all(x.is_cuda for x in tensors):
+    if not are_numbers(tensors) or not all(x.is_cuda for x in tensors):
         return False
     if len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
         return False
@@ -85,11 +84,19 @@ def may_be_copied(inputs: Sequence[Any]) -> bool:
     return copies(tensors) * sum(x.untyped_storage().nbytes() for x in tensors) < COPIED * free
 
 
+def are_numbers(tensors: Sequence[Any]) -> bool:
+    """Whether tensors have data: Dynamo gives a backend those of the call, and others tensors that stand for them."""
+    return all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
+
+
 def timed_on_copies(kernels: Callable[..., Any], inductor: Callable[..., Any], inputs: Sequence[Any]) -> Beside:
     """Times a graph with kernels and Inductor's code for it on copies of a call's tensors, which may be changed."""
-    sets = [
-        [copied(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-        for _ in range(copies([x for x in inputs if isinstance(x, torch.Tensor)]))
-    ]
-    with torch.random.fork_rng([torch.cuda.current_device()]):
-        return in_own_thread(timed, kernels, inductor, sets)
+    device = torch.cuda.current_device()
+
+    def copies_timed() -> Beside:
+        several = range(copies([x for x in inputs if isinstance(x, torch.Tensor)]))
+        sets = [[copied(x.detach()) if isinstance(x, torch.Tensor) else x for x in inputs] for _ in several]
+        with torch.random.fork_rng([device]):
+            return timed(kernels, inductor, sets)
+
+    return in_own_thread(copies_timed)
