@@ -498,9 +498,9 @@ def test_forms_beyond_pythons_recursion_are_pytorchs(monkeypatch: pytest.MonkeyP
     assert not found.regions and "one behind another" in next(iter(found.left.values()))
 
 
-@pytest.mark.parametrize(("long", "looked_up"), [(512, False), (2048, True)])
+@pytest.mark.parametrize(("long", "looked_up"), [(512, False), (4096, True)])
 def test_numbers_that_are_worked_out_name_rows_where_a_comparison_would_read_much(long: int, looked_up: bool) -> None:
-    """The last token of each sequence: of 64 × 2048 × 32 numbers it needs 2048."""
+    """The last token of each sequence: of 64 × 4096 × 32 numbers it needs 2048."""
     x = torch.empty(64, long, 32)
 
     def last(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -211,7 +211,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         yield judging
 
 
-@pytest.mark.parametrize(("m", "k"), [(50, 64), (64, 1 << 14), (4096, 64), (4097, 64), (64, 1 << 16)])
+@pytest.mark.parametrize(("m", "k"), [(50, 64), (64, 1 << 14), (1 << 16, 64), (4097, 64), (64, 1 << 16)])
 def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
     m: int, k: int, offline: Callable[[Judge], Session]
 ) -> None:

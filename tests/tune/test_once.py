@@ -68,6 +68,7 @@ def mixed(graph: MuGraph) -> list[Schedule]:
     near = [s for _, s in neighbours(graph, [start], H200)[0]]
     some = rng.sample(near, min(8, len(near)))
     split = {k.name for k in graph.kernels if k.split is not None}
+    some += [s for s in near if any(s.kernels[n].split != start.kernels[n].split for n in split)][:1]
     both = [{n: rng.choice(near).kernels[n] for n in start.kernels} for _ in range(4)]
     names = [*start.kernels]
     in_turn = [

@@ -356,6 +356,7 @@ def test_a_share_of_four_tiles_is_as_much_traffic_as_one_tile() -> None:
 
 
 def test_starting_early_gains_nothing_behind_the_library() -> None:
+    """Nor where so many blocks start that they take longer than their work."""
     gains: dict[str, set[bool]] = {"library": set(), "generated": set()}
     for p in recorded()[::4]:
         for graph in p.graphs.values():
@@ -365,7 +366,8 @@ def test_starting_early_gains_nothing_behind_the_library() -> None:
                     late_us, early_us = (
                         total_us(graph, with_overlap(plain, k.name, overlap), H200) for overlap in (False, True)
                     )
-                    if math.isfinite(late_us):
+                    blocks = math.prod(-(-graph.sizes[d] // plain.kernels[k.name].tile(d)) for d in k.with_role("grid"))
+                    if math.isfinite(late_us) and blocks < 8192:
                         gains[graph.kernels[i - 1].kind].add(early_us < late_us)
     assert gains == {"library": {False}, "generated": {True}}
 
