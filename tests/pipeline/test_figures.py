@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.models import beside as beside_module
 from mirage_cli.pipeline.models import model as model_module
+from mirage_cli.pipeline.models import whole as whole_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
@@ -350,6 +353,29 @@ def test_gpu_a_graph_is_timed_as_a_whole_on_copies(tmp_path: Path, monkeypatch: 
     torch.testing.assert_close(compiled(x), model(x))
     assert torch.equal(x, before)
     assert any(line.startswith("the model: ") for line in said), said
+
+
+def test_a_graph_is_timed_on_copies_of_a_calls_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as no cache holds, with their strides, in a thread that no mode of PyTorch reaches."""
+    given = [torch.arange(12.0).view(3, 4).T, 3, torch.nn.Parameter(torch.ones(2))]
+    seen: list[Any] = []
+
+    def timed(kernels: object, inductor: object, sets: Sequence[Sequence[Any]]) -> Beside:
+        seen.extend((kernels, inductor, threading.get_ident(), sets))
+        return Beside(1.0, 2.0)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.random, "fork_rng", nullcontext)
+    monkeypatch.setattr(whole_module, "copies", lambda tensors: len(tensors) + 1)
+    monkeypatch.setattr(whole_module, "timed", timed)
+    assert whole_module.timed_on_copies("kernels", "inductor", given) == Beside(1.0, 2.0)  # type: ignore[arg-type]
+    kernels, inductor, thread, sets = seen
+    assert (kernels, inductor, len(sets)) == ("kernels", "inductor", 3) and thread != threading.get_ident()
+    for some in sets:
+        assert some[1] == 3
+        for i in (0, 2):
+            assert torch.equal(some[i], given[i]) and some[i].stride() == given[i].stride()
+            assert some[i].data_ptr() != given[i].data_ptr() and not some[i].requires_grad
 
 
 def test_copies_stand_for_tensors_that_lie_apart() -> None:
