@@ -244,7 +244,8 @@ def searched_behind_copies(
     form: Program, target: Target, searched: Callable[..., SearchResult]
 ) -> tuple[SearchResult, dict[str, Tensor]]:
     """The candidates of a form, and of the same behind copies of these inputs where already plans that need no search
-    are faster so. Behind the copies it is searched first: the rest, which that is to be beside, may not end in time."""
+    are faster so. Behind the copies it is searched first: the rest, which that is to be beside, may not end in time.
+    Plans that need no search are kept where a search that does not end has slower ones."""
     from mirage_cli.search.relaid import behind_copies, relaid
 
     unsearched = partial(searched, deadline=lambda: True)
@@ -258,7 +259,8 @@ def searched_behind_copies(
             if other is not None:
                 result = searched(form) if other.stopped == "exhausted" else replace(plain, stopped=other.stopped)
                 return beside(result, other), laid
-    return searched(form), {}
+    result = searched(form)
+    return (beside(plain, result) if best_us < result.candidates[0].predicted_us else result), {}
 
 
 def search_as_written(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:

@@ -30,6 +30,9 @@ SPACE = 1 << 15
 FURTHER = 256
 """Draws in which a row is looked for where many are too large to be drawn at once: of 6,000 rows, one in 2,000 cases
 has no squares in any. Only rows in doubt are drawn again."""
+IN_VAIN = 8
+"""Further draws of which none has settled any row, behind which there are no more: a row that meets many roots would be
+in doubt in all."""
 
 LOGARITHMS = 1 << 7
 """Elements of logarithms of which a draw that has more counts as several: their tests for squares take longest."""
@@ -94,13 +97,14 @@ class _Again:
             return x
         data, i = x.data.copy(), x.dims.index(axis)  # behind the axis of draws
         others = tuple(n for n in range(doubt.ndim) if n != i - 1)
-        while drawn < FURTHER and doubt.any():
+        settled, in_vain = False, 0
+        while drawn < FURTHER and doubt.any() and (settled or in_vain < IN_VAIN):
             at = np.flatnonzero(doubt.any(others))
             some, still, more = self.drawn(self.at(axis, at), {**self.semantics.sizes, axis: len(at)}, [])
             before = doubt.take(at, i - 1)
             data[(*[slice(None)] * (i + 1), at)] = np.where(before & ~still, some.data, data.take(at, i + 1))
             doubt[(*[slice(None)] * (i - 1), at)] = before & still
-            drawn += more
+            settled, in_vain, drawn = settled or bool((before & ~still).any()), in_vain + 1, drawn + more
         return replace(x, data=data)
 
     def drawn(

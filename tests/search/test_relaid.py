@@ -1,5 +1,6 @@
 """Inputs that are copied into another memory order, or rounded, before products read them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,8 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search.generator import search
+from mirage_cli.pipeline.searching import Options, search_program, searched_behind_copies
+from mirage_cli.search.generator import SearchResult, search
 from mirage_cli.search.relaid import relaid
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -337,3 +338,18 @@ def test_copies_are_there_before_a_search_ends() -> None:
     found = search_program(program(), H200, Options(tune=False, searching_s=1e-6))
     assert found.stopped == "budget"
     assert {t.name for t in found.plans[0].graph.buffers} >= {"X_laid", "W_laid"}
+
+
+def test_plans_that_need_no_search_are_kept_where_a_search_ends_with_slower_ones() -> None:
+    """Its time may end before its own plans are fused."""
+    text = "name: sums\ndims: {m: 64, n: 64}\ninputs: {X: [m, n]}\nprogram: O = sum(X * X, n)\noutputs: {O: [m]}\n"
+    form = lower(parse_spec(text).at())
+    fast = search(form, H200, deadline=lambda: True)
+    assert not relaid(form, fast, H200)
+    slow = replace(fast, candidates=tuple(replace(c, predicted_us=2 * c.predicted_us) for c in fast.candidates))
+
+    def searched(_: Program, deadline: Callable[[], bool] | None = None) -> SearchResult:
+        return slow if deadline is None else fast
+
+    found, _ = searched_behind_copies(form, H200, searched)
+    assert found.candidates[0].predicted_us == fast.candidates[0].predicted_us

@@ -13,7 +13,7 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.verify import draws
+from mirage_cli.verify import draws, squares
 from mirage_cli.verify.draws import KNOWN, drawn_bits, run_draws, status_of, statuses
 from mirage_cli.verify.equivalence import SOME_LEVELS, UNDEFINED_DRAWS, Coverage, check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
@@ -113,6 +113,22 @@ def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
     assert drawn_bits(logarithms, logarithms.outputs[0]) == NO_GUESSES
     mask = program("m=5 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0) | P = exp(X)", "O P")
     assert [drawn_bits(mask, t) for t in mask.outputs] == [2, NO_GUESSES]
+
+
+def test_rows_that_no_draw_settles_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the 40 rows meets 20 roots, of which all would have to be of squares."""
+    p = program(
+        "s=40 g=20 d=400",
+        "X[s,g,d] W[g,d]",
+        "a = square(X) | c = sum(a; d) | r = rsqrt(c) | n = mul(X, r) | y = mul(n, W) | e = sum(y; g, d) | O = sqrt(e)",
+    )
+    asked: list[str] = []
+    own = squares._Again.drawn
+    monkeypatch.setattr(
+        squares._Again, "drawn", lambda self, *args: asked.append(self.needed[-1].out) or own(self, *args)
+    )
+    statuses(p, frozenset("O"), 3, range(1, 2))
+    assert asked.count("r") > 1 + squares.IN_VAIN >= asked.count("O") > 0
 
 
 def test_rows_of_a_long_axis_are_drawn_until_all_have_roots() -> None:
