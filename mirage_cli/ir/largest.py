@@ -14,8 +14,8 @@ from mirage_cli.ir.program import DTYPE_BYTES, INTEGERS, LARGEST_HALF, Eqn, Tens
 
 MEAN = 100.0
 """Of that distribution, where the deviation is 1: that of a program is in no text of a μGraph."""
-MOST = {"float16": LARGEST_HALF, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
-"""What tensors of these types hold. What is beyond is infinite, in PyTorch too."""
+MOST = {"float16": LARGEST_HALF}
+"""What tensors of this type hold. What is beyond is infinite, in PyTorch too."""
 FLOAT32 = 3e38
 
 

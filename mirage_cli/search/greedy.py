@@ -85,7 +85,7 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
     time allows. In order.
 
     It is done twice, first from where no intermediate is left but what is reduced, which takes few steps, then from all
-    of them. The faster of the two counts.
+    of them, unless they are many. The faster of the two counts.
     """
     kernels, kernel = dict(written), _maker(planner)
     plans = [kernels]
@@ -103,7 +103,7 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
         if _changed(few, [_without_all(few, planner, kernel)], planner.gap_us):
             plans.append(few)
             _fuse(few, planner, kernel)
-        if len(plans) == 1 or len(few) <= len(kernels) <= MANY:
+        if len(plans) == 1 or len(kernels) <= MANY:
             _fuse(kernels, planner, kernel)
     return _in_order(min(plans, key=lambda x: predicted_us(x, planner.gap_us)))
 

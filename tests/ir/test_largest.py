@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from mirage_cli.ir.largest import largest
+from mirage_cli.ir.largest import MEAN, largest
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify.testdata import DISTRIBUTIONS
 
 GRAPH = """
 mugraph t {name}
@@ -64,3 +66,8 @@ def test_a_normalised_value_is_about_one_whatever_it_is_made_of() -> None:
 def test_exponentials_of_differences_are_at_most_one() -> None:
     more = "y[m] = max(b; n)\n  O[m, n] = exp_sub(b, y)"
     assert largest(graph(more))["k1"]["O"] == 1.0
+
+
+def test_the_mean_is_that_of_the_tests() -> None:
+    (kind,) = (x for x in DISTRIBUTIONS if x.name == "large mean")
+    assert float(kind.change(torch.zeros(1), 1.0, 1, 1)) == MEAN

@@ -123,25 +123,34 @@ VIEWS = frozenset({
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.permute", "aten.transpose", "aten.t", "aten.unsqueeze",
     "aten.squeeze", "aten.expand", "aten.flatten", "aten.slice", "aten.select", "aten.clone", "aten.repeat",
 })  # fmt: skip
+CHOSEN = frozenset({"aten.maximum", "aten.minimum", "aten.where"})
+"""Operators whose results are elements of their operands, place by place."""
 CONVERSIONS = ("aten.to", "aten._to_copy")
 ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
 
 
 def not_negative(node: Any) -> bool:
-    """Whether whole numbers are known to be none below 0: those of bytes, of some of a word's bits, positions, and what
-    is computed of such alone."""
-    if is_mask(node) or dtype_name(node.meta["val"].dtype) == "uint8":
+    """Whether whole numbers are known to be none below 0: bytes, some of the bits of such, positions, and what is moved
+    or chosen of these alone. A sum, a product or a shift to the left may wrap around, and so may what has fewer bits.
+    """
+    kind = dtype_name(node.meta["val"].dtype)
+    if is_mask(node) or kind == "uint8":
         return True
-    name = overloadless(node.target)
-    given, read = [x for x in node.args if isinstance(x, int)], [x for x in node.all_input_nodes if is_whole(x)]
-    if node.op != "call_function" or name in PLACES:
-        return node.op == "call_function"
-    if name in ("aten.__and__", "aten.bitwise_and"):
-        return any(x >= 0 for x in given) or any(map(not_negative, read))
-    if name not in NOT_NEGATIVE | COPIES | VIEWS or not node.all_input_nodes:
+    if node.op != "call_function" or kind not in ("int32", "int64"):
         return False
-    positive = name in COPIES | VIEWS or all(x >= 0 for x in given)  # whose numbers are positions
-    return positive and all(is_mask(x) or (is_whole(x) and not_negative(x)) for x in node.all_input_nodes)
+    name, read = overloadless(node.target), node.all_input_nodes
+    numbers = [x for x in node.args if isinstance(x, int)]
+    growth = GROWTH.get(name)
+    if name in PLACES:
+        return True
+    if growth is common_bits:
+        return any(x >= 0 for x in numbers) or any(is_whole(x) and not_negative(x) for x in read)
+    if growth is second:
+        return any(x > 0 for x in numbers[-1:])
+    known = bool(read) and all(is_mask(x) or (is_whole(x) and not_negative(x)) for x in read)
+    if growth in (shifted, of_bits) or name in CHOSEN:
+        return known and all(x >= 0 for x in numbers)
+    return known and name in COPIES | VIEWS  # whose numbers are positions
 
 
 def may_wrap(node: Any) -> bool:
