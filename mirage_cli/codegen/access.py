@@ -14,7 +14,8 @@ from math import ceil, prod
 from typing import NamedTuple, TypeVar
 
 from mirage_cli.codegen import axisnames
-from mirage_cli.codegen.nodes import Axes, Stride, Times
+from mirage_cli.codegen.nodes import Axes
+from mirage_cli.codegen.scalars import Stride, Times
 from mirage_cli.ir.access import Index, Lookup, combined, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import ceil
 
-from mirage_cli.codegen import nodes, plan, words
+from mirage_cli.codegen import addresses, plan, scalars, words
 from mirage_cli.codegen.access import multiplies
+from mirage_cli.codegen.addresses import Place
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.loops import LoopRange, chunk, positions, starts
 from mirage_cli.codegen.moves import load
-from mirage_cli.codegen.nodes import Place, Scalar, Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.codegen.scalars import Scalar, Start
 from mirage_cli.ir.access import dims_of, lookups_of
 from mirage_cli.ir.placement import Loop
 
@@ -49,24 +50,24 @@ def taken_ahead(
     of = {x.out: (p, x) for p in phases for x in p.kernel.loads}
     sure = _runs(part.first, part.last)
 
-    def loads(start: nodes.AtFirst | nodes.AtNext, always: bool) -> list[Statement]:
-        reached = None if always else nodes.Reached(start, part.last)
+    def loads(start: scalars.AtFirst | scalars.AtNext, always: bool) -> list[Statement]:
+        reached = None if always else scalars.Reached(start, part.last)
         at: dict[str, Start] = {**starts(k), d: start}
-        found = [load(*of[s.out], None, s.once, at, ahead=nodes.Ahead(start, reached)) for s in moved]
+        found = [load(*of[s.out], None, s.once, at, ahead=scalars.Ahead(start, reached)) for s in moved]
         return [*[positions(k, d, start)] * any(_by_position(s, d) for s in found), *found]
 
-    first = nodes.AtFirst(d, part.first)
+    first = scalars.AtFirst(d, part.first)
     taken = [plan.Take(s.out) for s in moved]
     rest = [s for s in body if s not in moved]
-    return loads(first, sure), [*taken, *loads(nodes.AtNext(d, k.block[d]), False)], rest
+    return loads(first, sure), [*taken, *loads(scalars.AtNext(d, k.block[d]), False)], rest
 
 
 def _runs(first: Scalar, last: Scalar) -> bool:
     """Whether a loop surely has an iteration."""
     match first, last:
-        case nodes.Number(0), nodes.Size():
+        case scalars.Number(0), scalars.Size():
             return True
-        case nodes.ChunkAt(length, False), nodes.ChunkAt(other, True):
+        case scalars.ChunkAt(length, False), scalars.ChunkAt(other, True):
             return length == other
         case _:
             return False
@@ -74,16 +75,16 @@ def _runs(first: Scalar, last: Scalar) -> bool:
 
 def _by_position(s: Statement, d: str) -> bool:
     """Whether a load takes the positions of the current block along a dimension."""
-    assert isinstance(s, plan.Load) and isinstance(s.access, nodes.Pointers), "a load by pointers"
+    assert isinstance(s, plan.Load) and isinstance(s.access, addresses.Pointers), "a load by pointers"
     places = [*s.access.terms, *(term for w in s.within for term in w.terms)]
     return d in s.mask or any(_names(place, d) for place, _ in places)
 
 
 def _names(x: Place, d: str) -> bool:
     match x:
-        case nodes.Lanes(dim):
+        case addresses.Lanes(dim):
             return dim == d
-        case nodes.Divided(terms):
+        case addresses.Divided(terms):
             return any(_names(place, d) for place, _ in terms)
         case _:
             return False

@@ -16,8 +16,9 @@ from itertools import permutations
 from math import gcd, prod
 from types import MappingProxyType
 
-from mirage_cli.codegen import axisnames, nodes
-from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
+from mirage_cli.codegen import addresses, axisnames
+from mirage_cli.codegen.addresses import Place
+from mirage_cli.codegen.nodes import Axes, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.exponents import merges_alone, postponed
 from mirage_cli.ir.largest import largest
@@ -247,20 +248,20 @@ class ScheduledKernel:
                 return picked[a], 0
             case str():
                 if split is not None and a == self.kernel.chunk:
-                    return nodes.ChunkNumber(), 0
+                    return addresses.ChunkNumber(), 0
                 axes = self.axes((a,))
                 several = axes or self.sizes[a] > 1 or a in self.dynamic
-                return (nodes.Lanes(a, bool(axes)) if several else None), 0
+                return (addresses.Lanes(a, bool(axes)) if several else None), 0
             case Lookup():
-                return nodes.Looked(self.looked_up[a], self.axes(dims_of(a.access)), self.huge), 0
+                return addresses.Looked(self.looked_up[a], self.axes(dims_of(a.access)), self.huge), 0
             case _:
                 terms, start = self.places(a.of, picked)
                 before = max(0, -(a.of.bounds(self.sizes)[0] // a.by))  # numbers below 0 are divided otherwise
-                axes = tuple(d for d in self.order if any(d in nodes.lanes_of(x) for x, _ in terms))
+                axes = tuple(d for d in self.order if any(d in addresses.lanes_of(x) for x, _ in terms))
                 rest = isinstance(a, Remainder)
                 if not terms:  # of axes with one position
                     return None, start % a.by if rest else start // a.by
-                place = nodes.Divided(terms, start + before * a.by, a.by, rest, axes, self.huge)
+                place = addresses.Divided(terms, start + before * a.by, a.by, rest, axes, self.huge)
                 return place, 0 if rest else -before
 
     @cached_property

@@ -12,10 +12,12 @@ from dataclasses import replace
 from fractions import Fraction
 from math import isfinite, prod
 
-from mirage_cli.codegen import axisnames, nodes, plan
+from mirage_cli.codegen import addresses, axisnames, nodes, plan, scalars
+from mirage_cli.codegen.addresses import Place
 from mirage_cli.codegen.axisnames import apart
-from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
+from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
+from mirage_cli.codegen.scalars import Scalar, Start
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT
 from mirage_cli.ir.turns import LOADED
@@ -69,7 +71,7 @@ class _Checker:
         self.walked: list[str] = []
         self.waited = self.released = False
         self.chunks: int | None = None
-        self.marks: dict[nodes.Mark, Scalar] = {}
+        self.marks: dict[scalars.Mark, Scalar] = {}
         self.positions: set[str] = set()
         self.axes: dict[str, Axes] = {}
         self.zero: dict[str, frozenset[str]] = {}
@@ -77,7 +79,7 @@ class _Checker:
         self.maxima: set[str] = set()
         self.over: plan.Over | None = None
         self.at_start: dict[str, Start] = {}
-        self.ahead: nodes.AtFirst | nodes.AtNext | None = None
+        self.ahead: scalars.AtFirst | scalars.AtNext | None = None
         self.begun: dict[str, plan.Load] = {}
         self.taken: set[str] = set()
         self.coming: set[str] = set()
@@ -103,10 +105,10 @@ class _Checker:
 
     def place(self, s: plan.Positions) -> None:
         d = self.dims[s.dim]
-        self.ahead = s.start if isinstance(s.start, nodes.AtFirst | nodes.AtNext) else None
+        self.ahead = s.start if isinstance(s.start, scalars.AtFirst | scalars.AtNext) else None
         self.start(s.start)
         self.ahead, self.at_start[s.dim] = None, s.start
-        moves = not isinstance(s.start, nodes.AtZero)
+        moves = not isinstance(s.start, scalars.AtZero)
         _must(moves or not d.dynamic, f"{s.dim} is one tile, and its size is an argument")
         _must(s.block == (d.block > 1), f"{s.dim} is a block of another size")
         _must(s.padded == d.padded, f"which positions along {s.dim} exist is not noted")
@@ -120,7 +122,7 @@ class _Checker:
         access = s.access
         self.ahead = s.ahead.start if s.ahead is not None else None
         _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
-        if isinstance(access, nodes.Pointers):
+        if isinstance(access, addresses.Pointers):
             self.pointers(access, s.mask)
             self.places((term for w in s.within for term in w.terms), access.axes)
             few = {d for d, _ in s.repeated}
@@ -132,7 +134,7 @@ class _Checker:
             _must(box.buffer == access.buffer, "a box of another buffer")
             _must(
                 all(
-                    n == nodes.Times(1, (d,))
+                    n == scalars.Times(1, (d,))
                     for axis, n in zip(box.dims, box.shape, strict=True)
                     for d in apart((axis,))
                     if self.dims[d].dynamic
@@ -144,13 +146,13 @@ class _Checker:
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
         self.ahead = None
-        bits = access.bits if isinstance(access, nodes.Pointers) else 0
+        bits = access.bits if isinstance(access, addresses.Pointers) else 0
         if s.part is not None:
             self.shape(s.part)
             _must(s.part.axes == s.axes and bits == nodes.WORD_BITS, f"{s.out} is no part of words")
         if s.when is not None:
             self.expr(s.when)
-            alike = isinstance(access, nodes.Pointers) and (not s.when.axes or s.when.axes == access.axes)
+            alike = isinstance(access, addresses.Pointers) and (not s.when.axes or s.when.axes == access.axes)
             _must(alike and s.ahead is None, f"{s.out} has a mask of another block")
         if s.ahead is not None:
             self.load_ahead(s, s.ahead)
@@ -160,13 +162,13 @@ class _Checker:
         self.turns(access, s.within, len(s.others))
         _must(not s.others or not (s.repeated or s.ahead), f"{s.out} is loaded in turns, and not as it is")
 
-    def load_ahead(self, s: plan.Load, ahead: nodes.Ahead) -> None:
+    def load_ahead(self, s: plan.Load, ahead: scalars.Ahead) -> None:
         """Nothing is loaded where there is no such iteration, and nothing that changes meanwhile."""
         _must(s.access.buffer not in self.stored(self.plan.statements), f"{s.access.buffer} changes, and is read ahead")
         if ahead.reached is not None:
             _must(ahead.reached.start == ahead.start, f"{s.out} is loaded for another iteration than is asked for")
             self.scalar(ahead.reached.end)
-        if isinstance(ahead.start, nodes.AtFirst):
+        if isinstance(ahead.start, scalars.AtFirst):
             self.begun[s.out] = s
         else:
             _must(s.out in self.taken, f"{s.out} is loaded for the next iteration before it is taken")
@@ -184,7 +186,7 @@ class _Checker:
         _must(x is not None and over is not None and s.out not in self.taken, f"{s.out} is not loaded ahead")
         assert x is not None and x.ahead is not None and over is not None, "as there is one"
         reached, first = x.ahead.reached, over.first
-        _must(x.ahead.start == nodes.AtFirst(over.dim, first), f"{s.out} is loaded for another loop")
+        _must(x.ahead.start == scalars.AtFirst(over.dim, first), f"{s.out} is loaded for another loop")
         sure = self.runs(first, over.last) if reached is None else reached.end == over.last
         _must(sure, f"{s.out} is loaded for a loop that may have no iteration")
         self.define(s.out, x.axes, NOWHERE if x.outside else frozenset(self.padded & {*apart(x.axes)}))
@@ -192,8 +194,8 @@ class _Checker:
 
     def runs(self, first: Scalar, last: Scalar) -> bool:
         """Whether a loop surely has an iteration."""
-        whole = first == nodes.Number(0) and isinstance(last, nodes.Size)
-        chunk = isinstance(first, nodes.ChunkAt) and isinstance(last, nodes.ChunkAt) and last.end > first.end
+        whole = first == scalars.Number(0) and isinstance(last, scalars.Size)
+        chunk = isinstance(first, scalars.ChunkAt) and isinstance(last, scalars.ChunkAt) and last.end > first.end
         return whole or chunk
 
     def let(self, s: plan.Let) -> None:
@@ -238,16 +240,16 @@ class _Checker:
             _must(block.axes == s.pointers.axes, f"{s.pointers.buffer} is written in turns with other axes")
         _must(not s.others or not s.room, f"{s.pointers.buffer} is written in turns in rows with more room")
 
-    def turns(self, x: nodes.Pointers | nodes.Box, within: Iterable[nodes.Within], others: int) -> None:
+    def turns(self, x: addresses.Pointers | addresses.Box, within: Iterable[addresses.Within], others: int) -> None:
         """What is loaded or stored in turns has as many blocks as elements of one are apart: 1 from each to the next.
         The axis is counted in no other term, and no bound depends on it."""
-        terms = x.terms if isinstance(x, nodes.Pointers) else ()
-        found = [(p, n) for p, n in terms if isinstance(p, nodes.Turns)]
+        terms = x.terms if isinstance(x, addresses.Pointers) else ()
+        found = [(p, n) for p, n in terms if isinstance(p, addresses.Turns)]
         _must(len(found) == bool(others), f"{x.buffer} is not accessed in turns by all that lies in them")
         for p, step in found:
             _must(step == 1 and p.count == others + 1, f"{p.count} blocks of {x.buffer} in turns, {others + 1} of them")
-            once = [q for q, _ in terms if p.dim in nodes.lanes_of(q)] == [p]
-            bounds = [q for w in within for q, _ in w.terms if p.dim in nodes.lanes_of(q)]
+            once = [q for q, _ in terms if p.dim in addresses.lanes_of(q)] == [p]
+            bounds = [q for w in within for q, _ in w.terms if p.dim in addresses.lanes_of(q)]
             _must(once and not bounds, f"{p.dim} is counted more than once")
 
     def prefetch(self, s: plan.Prefetch) -> None:
@@ -298,19 +300,21 @@ class _Checker:
     def ends(self, s: plan.Over) -> None:
         """A loop over a dimension whose size is an argument ends where that says; of several chunks, each by itself."""
         first, last = self.bounds(s.first), self.bounds(s.last)
-        _must(not self.dims[s.dim].dynamic or nodes.Size(s.dim, True) in last, f"the loop over {s.dim} has another end")
+        _must(
+            not self.dims[s.dim].dynamic or scalars.Size(s.dim, True) in last, f"the loop over {s.dim} has another end"
+        )
         for x in (*first, *last):
-            if isinstance(x, nodes.ChunkAt):
+            if isinstance(x, scalars.ChunkAt):
                 self.length(x.length, s.dim)
 
     def bounds(self, x: Scalar) -> tuple[Scalar, ...]:
         """What an end of a loop is worked out from."""
         match x:
-            case nodes.Mark():
+            case scalars.Mark():
                 return self.bounds(self.marks[x])
-            case nodes.Bound(_, of):
+            case scalars.Bound(_, of):
                 return tuple(y for some in of for y in self.bounds(some))
-            case nodes.Plus(start):
+            case scalars.Plus(start):
                 return self.bounds(start)
             case _:
                 return (x,)
@@ -334,13 +338,15 @@ class _Checker:
             _must(s.part.step == self.dims[s.part.dim].block, "steps of no tile")
             self.walked_over(s.part)
 
-    def tiles_of(self, x: plan.Dimension) -> nodes.Count:
-        return nodes.Tiles(x.name, x.block) if x.dynamic else -(-x.size // x.block)
+    def tiles_of(self, x: plan.Dimension) -> scalars.Count:
+        return scalars.Tiles(x.name, x.block) if x.dynamic else -(-x.size // x.block)
 
-    def length(self, x: nodes.Length, dim: str) -> None:
+    def length(self, x: scalars.Length, dim: str) -> None:
         """Of a chunk: all together are the whole dimension."""
         d, chunks = self.dims[dim], self.chunks or 0
-        whole = not d.dynamic and x * chunks >= d.size if isinstance(x, int) else x == nodes.Share(dim, chunks, d.block)
+        whole = (
+            not d.dynamic and x * chunks >= d.size if isinstance(x, int) else x == scalars.Share(dim, chunks, d.block)
+        )
         _must(whole, f"{chunks} chunks of {dim} are not all of it")
 
     def beside(self, s: plan.Beside) -> None:
@@ -371,101 +377,101 @@ class _Checker:
 
     def start(self, x: Start) -> None:
         match x:
-            case nodes.AtTile(d):
+            case scalars.AtTile(d):
                 _must(d in self.tiled, f"{d} has one tile")
-            case nodes.AtStep(d):
+            case scalars.AtStep(d):
                 _must(self.walked == [d] and self.ahead is None, f"no loop over {d}")
-            case nodes.AtFirst(_, first):
+            case scalars.AtFirst(_, first):
                 _must(not self.walked and self.ahead == x, "the start of a loop that has begun")
                 self.scalar(first)
-            case nodes.AtNext(d, step):
+            case scalars.AtNext(d, step):
                 mine = self.over is not None and (self.over.dim, self.over.step) == (d, step)
                 _must(mine and self.ahead == x, f"no next iteration of a loop over {d}")
-            case nodes.AtJointStep():
+            case scalars.AtJointStep():
                 _must(len(self.walked) > 1, "no loop over several axes")
-            case nodes.AtDivided(of, by):
+            case scalars.AtDivided(of, by):
                 _must(by > 0, "division by what is not positive")
                 for start, _ in of.terms:
                     self.start(start)
-            case nodes.AtZero():
+            case scalars.AtZero():
                 pass
 
     def scalar(self, x: Scalar) -> None:
         match x:
-            case nodes.TileAt(d):
+            case scalars.TileAt(d):
                 _must(d in self.tiled, f"{d} has one tile")
-            case nodes.ChunkAt():
+            case scalars.ChunkAt():
                 _must(self.chunks is not None, "there are no chunks")
-            case nodes.Mark():
+            case scalars.Mark():
                 _must(x in self.marks, f"{x} is used before it is set")
-            case nodes.Extreme(value, _, axes):
+            case scalars.Extreme(value, _, axes):
                 _must(self.known(value) == axes, f"{value} has other axes")
-            case nodes.Sum(_, terms):
+            case scalars.Sum(_, terms):
                 for _, s in terms:
                     self.scalar(s)
-            case nodes.Plus(s) | nodes.Aligned(s):
+            case scalars.Plus(s) | scalars.Aligned(s):
                 self.scalar(s)
-            case nodes.Bound(_, some):
+            case scalars.Bound(_, some):
                 for s in some:
                     self.scalar(s)
-            case nodes.Size(d, given):
+            case scalars.Size(d, given):
                 _must(given == self.dims[d].dynamic, f"the size of {d} is taken for another")
-            case nodes.Number():
+            case scalars.Number():
                 pass
 
     # -- memory
 
-    def pointers(self, x: nodes.Pointers, mask: Axes) -> None:
+    def pointers(self, x: addresses.Pointers, mask: Axes) -> None:
         _must(x.buffer in self.plan.args, f"there is no pointer into {x.buffer}")
-        lanes = [d for place, _ in x.terms for d in nodes.lanes_of(place)]
+        lanes = [d for place, _ in x.terms for d in addresses.lanes_of(place)]
         _must({*lanes} == {*x.axes}, f"{x.buffer} is addressed along {lanes}, in blocks with {x.axes}")
         _must({*mask} == self.padded & {*apart(x.axes)}, f"{x.buffer} is masked along {mask}")
-        merged = [p for p, _ in x.terms if isinstance(p, nodes.MergedLanes)]
+        merged = [p for p, _ in x.terms if isinstance(p, addresses.MergedLanes)]
         told = [(p.axis, p.dim) for p in merged]
         whole = [(axis, d) for axis in x.axes for d in apart((axis,)) if apart((axis,)) != (axis,)]
         _must(sorted(told) == sorted(whole), f"{x.buffer} is addressed along {told} of merged axes")
-        together = nodes.SharedNumbers | nodes.Divided if x.bits else nodes.SharedNumbers
-        numbered = [n for p, n in x.terms if isinstance(p, together) and nodes.lanes_of(p)]
+        together = addresses.SharedNumbers | addresses.Divided if x.bits else addresses.SharedNumbers
+        numbered = [n for p, n in x.terms if isinstance(p, together) and addresses.lanes_of(p)]
         _must(numbered == [1] * bool(x.bits), f"{x.buffer} is read in numbers together that are no neighbours")
         self.places(x.terms, x.axes)
 
-    def places(self, terms: Iterable[tuple[Place, nodes.Stride]], axes: Axes) -> None:
+    def places(self, terms: Iterable[tuple[Place, scalars.Stride]], axes: Axes) -> None:
         """axes: of the block that they are spread to, which extends theirs and does not exchange them."""
         for place, _ in terms:
-            own = nodes.lanes_of(place)
+            own = addresses.lanes_of(place)
             _must(own == tuple(d for d in axes if d in own), f"positions along {own} in a block with {axes}")
             self.at(place)
 
     def at(self, x: Place) -> None:
         match x:
-            case nodes.Lanes(d):
+            case addresses.Lanes(d):
                 _must(d in self.positions, f"the positions along {d} are not known")
                 own = self.ahead is not None and self.ahead.dim == d
-                other = isinstance(self.at_start[d], nodes.AtFirst | nodes.AtNext)
+                other = isinstance(self.at_start[d], scalars.AtFirst | scalars.AtNext)
                 _must(self.at_start[d] == self.ahead if own else not other, f"positions of another iteration along {d}")
-            case nodes.ChunkNumber():
+            case addresses.ChunkNumber():
                 _must(self.chunks is not None, "there are no chunks")
-            case nodes.Picked(d, _, start):
-                self.at(nodes.Lanes(d, False)) if start is None else self.start(start)
-            case nodes.Divided(terms, _, by, _, axes):
+            case addresses.Picked(d, _, start):
+                self.at(addresses.Lanes(d, False)) if start is None else self.start(start)
+            case addresses.Divided(terms, _, by, _, axes):
                 _must(by > 0, "division by what is not positive")
-                _must({d for p, _ in terms for d in nodes.lanes_of(p)} == {*axes}, "a quotient of other axes")
+                _must({d for p, _ in terms for d in addresses.lanes_of(p)} == {*axes}, "a quotient of other axes")
                 self.places(terms, axes)
-            case nodes.Turns(d, count, start):
-                self.at(nodes.Lanes(d, True))
+            case addresses.Turns(d, count, start):
+                self.at(addresses.Lanes(d, True))
                 _must(self.at_start[d] == start and self.dims[d].block > 1, f"turns along {d} from elsewhere")
                 _must(count > 1, f"{count} blocks in turns")
-            case nodes.SharedNumbers(d, start, count):
+            case addresses.SharedNumbers(d, start, count):
                 _must(
                     d not in self.padded and self.dims[d].block % count == 0, f"{d} may end with the first of {count}"
                 )
                 self.start(start)
-            case nodes.MergedLanes(d, axis, start):
+            case addresses.MergedLanes(d, axis, start):
                 _must(d in apart((axis,)) and self.dims[d].block > 1, f"{d} is no axis of {axis}")
                 known = self.at_start.get(d) == start
                 _must(known or self.ahead is not None, f"positions along {d} of {axis} from elsewhere")
                 self.start(start)
-            case nodes.Looked(value, axes):
+            case addresses.Looked(value, axes):
                 _must(self.known(value) == axes, f"{value} has other axes")
 
     # -- blocks
@@ -479,7 +485,7 @@ class _Checker:
             case nodes.Shift(m) | nodes.Factor(m):
                 _must(m in self.maxima, f"the maximum {m} has not moved")
             case nodes.Position(d):
-                self.at(nodes.Lanes(d, False))
+                self.at(addresses.Lanes(d, False))
             case nodes.Extent(d):
                 _must(d in self.plan.sizes, f"the size of {d} is no argument")
             case nodes.Placed(terms, _, axes):

@@ -7,10 +7,10 @@ from math import ceil, prod
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import plan, scalars
 from mirage_cli.codegen.blocks import ScheduledKernel
-from mirage_cli.codegen.nodes import Kind, Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.codegen.scalars import Kind, Mark, Number, Scalar, Start
 from mirage_cli.ir.access import FARTHEST, in_a_row
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
@@ -58,18 +58,18 @@ def ranges(
     known: dict[str, bool] = {}
     if found.gap is not None:
         most, least = found.gap
-        pause = mark("pause", _least(last, _most(first, _aligned(nodes.Plus(most, tile), tile))))
+        pause = mark("pause", _least(last, _most(first, _aligned(scalars.Plus(most, tile), tile))))
         parts.append(LoopRange(first, pause))
         first = mark("resume", _most(pause, _aligned(least, tile)))
         known = found.behind_gap
     work = known | found.work
     if found.below:
-        whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for most in found.below))
+        whole = _most(first, *(_aligned(scalars.Plus(most, tile - 1), tile) for most in found.below))
         begun = mark("whole", _least(whole, last))
         parts.append(LoopRange(first, begun, known))
         first = begun
     if found.above:
-        whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least in found.above))
+        whole = _least(last, *(_aligned(scalars.Plus(least, 1), tile) for least in found.above))
         rest = mark("rest", _most(first, whole))
         return marks, (*parts, LoopRange(first, rest, work), LoopRange(rest, last, known))
     return marks, (*parts, LoopRange(first, last, work))
@@ -94,11 +94,11 @@ class _Bounds:
         for x in some:
             least, most = _reach(k, x.limit)
             if x.steady:
-                works = _most(_least(nodes.Plus(most, 1), Number(1)), Number(0))  # 1 or 0
-                self.ends.append(nodes.Sum(0, ((FARTHEST, works),)))
+                works = _most(_least(scalars.Plus(most, 1), Number(1)), Number(0))  # 1 or 0
+                self.ends.append(scalars.Sum(0, ((FARTHEST, works),)))
                 continue
             if x.unless is None:
-                (self.begins if x.lower else self.ends).append(least if x.lower else nodes.Plus(most, 1))
+                (self.begins if x.lower else self.ends).append(least if x.lower else scalars.Plus(most, 1))
                 (self.below if x.lower else self.above).append(most if x.lower else least)
                 self.work[x.mask] = x.holds
                 continue
@@ -106,7 +106,7 @@ class _Bounds:
             if not x.parts and x.lower:
                 self.begins.append(_least(least, other_least))
             elif not x.parts:
-                self.ends.append(nodes.Plus(_most(most, other_most), 1))
+                self.ends.append(scalars.Plus(_most(most, other_most), 1))
             elif self.gap is None:
                 self.gap = other_most, least
                 self.below.append(most)
@@ -116,32 +116,32 @@ class _Bounds:
 
 def span(k: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """From where to where a loop over one dimension goes in this program instance."""
-    size = nodes.Size(d, d in k.dynamic)
+    size = scalars.Size(d, d in k.dynamic)
     if d != k.kernel.split:
         return Number(0), size
     length = chunk(k, d)
-    last = nodes.ChunkAt(length, True)
+    last = scalars.ChunkAt(length, True)
     whole = k.sizes[d] == length * k.schedule.split if isinstance(length, int) else False
-    return nodes.ChunkAt(length, False), last if whole else _least(last, size)
+    return scalars.ChunkAt(length, False), last if whole else _least(last, size)
 
 
-def chunk(k: ScheduledKernel, d: str) -> nodes.Length:
+def chunk(k: ScheduledKernel, d: str) -> scalars.Length:
     """The length of the chunks of the split dimension."""
     if d in k.dynamic:
-        return nodes.Share(d, k.schedule.split, k.block[d])
+        return scalars.Share(d, k.schedule.split, k.block[d])
     return chunk_length(k.sizes[d], k.schedule.split, k.block[d])
 
 
 def _least(*of: Scalar) -> Scalar:
-    return nodes.Bound(False, of)
+    return scalars.Bound(False, of)
 
 
 def _most(*of: Scalar) -> Scalar:
-    return nodes.Bound(True, of)
+    return scalars.Bound(True, of)
 
 
 def _aligned(position: Scalar, tile: int) -> Scalar:
-    return nodes.Aligned(position, tile) if tile > 1 else position
+    return scalars.Aligned(position, tile) if tile > 1 else position
 
 
 def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
@@ -151,17 +151,17 @@ def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
         if kind == "value":
             axes, farthest = k.axes_of(name), FARTHEST // abs(c)  # what is beyond all positions is so with them too
             low, high = (
-                _least(_most(nodes.Extreme(name, largest, axes), Number(-farthest)), Number(farthest))
+                _least(_most(scalars.Extreme(name, largest, axes), Number(-farthest)), Number(farthest))
                 for largest in (False, True)
             )
         elif kind == "size":
-            low = high = nodes.Size(name, True) if name in k.dynamic else Number(k.sizes[name])
+            low = high = scalars.Size(name, True) if name in k.dynamic else Number(k.sizes[name])
         else:
             low, high = _extent(k, name)
         ends.append((low, high) if c > 0 else (high, low))
     coefficients = [c for _, c in x.terms]
     low, high = (tuple(zip(coefficients, (end[i] for end in ends), strict=True)) for i in (0, 1))
-    return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
+    return scalars.Sum(x.constant, low), scalars.Sum(x.constant, high)
 
 
 def _everywhere(k: ScheduledKernel, x: Linear) -> bool:
@@ -182,15 +182,15 @@ def _extent(k: ScheduledKernel, d: str) -> tuple[Scalar, Scalar]:
     """The first and the last position along a dimension that does not move here."""
     if d not in k.kernel.with_role("grid") or not k.tiled(d):
         return Number(0), Number(k.sizes[d] - 1)
-    return nodes.TileAt(d, k.block[d], False), nodes.TileAt(d, k.block[d], True)
+    return scalars.TileAt(d, k.block[d], False), scalars.TileAt(d, k.block[d], True)
 
 
 def starts(k: ScheduledKernel, loop: Loop | None = None) -> Mapping[str, Start]:
     """Where the current block starts along each dimension, in a loop or outside."""
-    found: dict[str, Start] = {d: nodes.AtZero() for d in k.block}
+    found: dict[str, Start] = {d: scalars.AtZero() for d in k.block}
     for d in k.kernel.with_role("grid"):
         if k.tiled(d):
-            found[d] = nodes.AtTile(d, k.block[d])
+            found[d] = scalars.AtTile(d, k.block[d])
     return found if loop is None else found | loop_starts(k, loop)
 
 
@@ -198,13 +198,13 @@ def loop_starts(k: ScheduledKernel, loop: Loop) -> dict[str, Start]:
     """The same along the dimensions of a loop, in the order in which it walks them."""
     if len(loop.dims) == 1:
         (d,) = loop.dims
-        return {d: nodes.AtStep(d)}
+        return {d: scalars.AtStep(d)}
     dims = in_turn(k, loop)
     trips = _trips(k, dims)
     found: dict[str, Start] = {}
     for i, d in enumerate(dims):
         length = chunk(k, d) if d == k.kernel.split else None
-        found[d] = nodes.AtJointStep(_product(trips[i + 1 :]), trips[i] if i else None, k.block[d], length)
+        found[d] = scalars.AtJointStep(_product(trips[i + 1 :]), trips[i] if i else None, k.block[d], length)
     return found
 
 
@@ -255,17 +255,17 @@ def in_turn(k: ScheduledKernel, loop: Loop) -> tuple[str, ...]:
     return tuple(sorted(loop.dims, key=lambda d: d not in first))
 
 
-def _trips(k: ScheduledKernel, dims: Sequence[str]) -> list[nodes.Count]:
-    return [nodes.Tiles(d, k.block[d]) if d in k.dynamic else ceil(k.sizes[d] / k.block[d]) for d in dims]
+def _trips(k: ScheduledKernel, dims: Sequence[str]) -> list[scalars.Count]:
+    return [scalars.Tiles(d, k.block[d]) if d in k.dynamic else ceil(k.sizes[d] / k.block[d]) for d in dims]
 
 
-def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
+def _product(counts: Sequence[scalars.Count]) -> tuple[scalars.Count, ...]:
     """Factors of a product: one number, and those that follow from arguments."""
     return prod(n for n in counts if isinstance(n, int)), *(n for n in counts if not isinstance(n, int))
 
 
 def positions(k: ScheduledKernel, d: str, start: Start) -> plan.Positions:
-    wide = k.huge and (k.block[d] > 1 or not isinstance(start, nodes.AtZero))
+    wide = k.huge and (k.block[d] > 1 or not isinstance(start, scalars.AtZero))
     return plan.Positions(d, start, k.block[d] > 1, wide, d in k.padded and k.block[d] > 1)
 
 

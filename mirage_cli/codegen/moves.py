@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 
-from mirage_cli.codegen import axisnames, bytepairs, nodes, plan, words
+from mirage_cli.codegen import addresses, axisnames, bytepairs, nodes, plan, scalars, words
 from mirage_cli.codegen.access import Descriptor, Fetch
+from mirage_cli.codegen.addresses import Place
 from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Live, ScheduledKernel
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
-from mirage_cli.codegen.nodes import WORD_BITS, Axes, Expr, Place, Start
+from mirage_cli.codegen.nodes import WORD_BITS, Axes, Expr
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.codegen.scalars import Start
 from mirage_cli.ir.access import Access, Atom, Index, Lookup, Remainder, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store
 from mirage_cli.ir.placement import Loop
@@ -28,7 +30,7 @@ def load(
     box: Descriptor | None,
     once: bool,
     at: Mapping[str, Start],
-    ahead: nodes.Ahead | None = None,
+    ahead: scalars.Ahead | None = None,
 ) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start. ahead: of which iteration, if of another."""
     axes = k.axes_of(x.out)
@@ -41,7 +43,7 @@ def load(
     if box is None:
         merged = [axis for axis in axes if axisnames.apart((axis,)) != (axis,)]
         picked: dict[str, Place] = {
-            d: nodes.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in axisnames.apart((axis,))
+            d: addresses.MergedLanes(d, axis, at[d], k.huge) for axis in merged for d in axisnames.apart((axis,))
         }
         inside, outside = within(k, x.buffer, x.access, picked), 0.0
         if (live := k.live.get(x.buffer)) is not None:
@@ -52,27 +54,27 @@ def load(
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
     corners = tuple(_corner(i, at) for i in box.at)
-    access = nodes.Box(x.out, x.buffer, box.dims, corners, axisnames.merged_as(axes, box.block), axes)
+    access = addresses.Box(x.out, x.buffer, box.dims, corners, axisnames.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
 
-def _corner(i: Index, at: Mapping[str, Start]) -> nodes.Corner:
+def _corner(i: Index, at: Mapping[str, Start]) -> scalars.Corner:
     """Where a box starts by an index."""
 
     def start(a: Atom) -> Start:
         if isinstance(a, str):
             return at[a]
         assert not isinstance(a, Lookup), "boxes are not read by tables"
-        return nodes.AtDivided(_corner(a.of, at), a.by, isinstance(a, Remainder))
+        return scalars.AtDivided(_corner(a.of, at), a.by, isinstance(a, Remainder))
 
-    return nodes.Corner(tuple((start(a), c) for a, c in i.terms), i.offset)
+    return scalars.Corner(tuple((start(a), c) for a, c in i.terms), i.offset)
 
 
 def _pairs_of_bytes(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> plan.Load:
     """A load of 16 bits at a time: bytes are half as far apart, words twice."""
     (dim, count), axes = k.paired[x.out], bytepairs.block_axes(k, x)
-    numbers = nodes.SharedNumbers(dim, at[dim], count)
+    numbers = addresses.SharedNumbers(dim, at[dim], count)
     where = pointers(k, x.buffer, bytepairs.whole_access(x, dim), axes, {dim: numbers})
     size = DTYPE_BYTES[k.tensors[x.buffer].dtype]
     terms = tuple((p, 1 if p == numbers else _of_16_bits(n, size)) for p, n in where.terms)
@@ -84,8 +86,8 @@ def _words(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> 
     """A load of the word in which numbers lie, once for each so many of them."""
     (dim, count), room = k.worded[x.out], words.room_of(k, x)
     axes = (axisnames.shared(dim, count),)
-    numbers = nodes.SharedNumbers(dim, at[dim], count) if count > 1 else nodes.Lanes(dim, True)
-    word = numbers if count == room else nodes.Divided(((numbers, count),), 0, room, False, axes, False)
+    numbers = addresses.SharedNumbers(dim, at[dim], count) if count > 1 else addresses.Lanes(dim, True)
+    word = numbers if count == room else addresses.Divided(((numbers, count),), 0, room, False, axes, False)
     where = pointers(k, x.buffer, x.access, axes, {dim: numbers, **_once_each(k, x, at)})
     terms = tuple((word, 1) if p == numbers else (p, _in(room, n)) for p, n in where.terms)
     where = replace(where, terms=terms, start=_in(room, where.start), bits=WORD_BITS)
@@ -96,16 +98,16 @@ def _words(k: ScheduledKernel, x: Load, once: bool, at: Mapping[str, Start]) -> 
 def _once_each(k: ScheduledKernel, x: Load, at: Mapping[str, Start]) -> dict[str, Place]:
     """Of the positions in a row that read the same, the first."""
     some = k.repeats(x).items()
-    return {d: nodes.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in some}
+    return {d: addresses.Picked(d, k.block[d] > n, at[d], k.huge, _every(k.block[d], n)) for d, n in some}
 
 
-def _in(room: int, n: nodes.Stride) -> int:
+def _in(room: int, n: scalars.Stride) -> int:
     """So many numbers in words, each of which has room for so many."""
     assert isinstance(n, int) and n % room == 0, "words begin with the same number of each row"
     return n // room
 
 
-def _of_16_bits(n: nodes.Stride, size: int) -> int:
+def _of_16_bits(n: scalars.Stride, size: int) -> int:
     """So many elements of a size in bytes, counted in 16 bits."""
     assert isinstance(n, int), "no size is an argument"
     return n * size // 2
@@ -119,42 +121,42 @@ def look_up(k: ScheduledKernel, a: Lookup) -> plan.Load:
     return plan.Load(k.looked_up[a], where, k.masked_dims(dims, axes), False, inside, whole, axes=axes)
 
 
-def _every(block: int, n: int) -> nodes.Every | None:
+def _every(block: int, n: int) -> addresses.Every | None:
     """Each n-th position of a block; None where that is its first alone."""
-    return nodes.Every(block, block // n, n, 1) if block > n else None
+    return addresses.Every(block, block // n, n, 1) if block > n else None
 
 
-def _stored(k: ScheduledKernel, live: Live) -> Iterator[nodes.Within]:
+def _stored(k: ScheduledKernel, live: Live) -> Iterator[addresses.Within]:
     """Where a partial result was stored."""
     for i in live.where:
         if i.lookups or {*i.dims} & k.dynamic or i.bounds(k.sizes)[0] < 0:
             terms, start = k.places(i)
-            yield nodes.Within(terms, start, True, None)
+            yield addresses.Within(terms, start, True, None)
 
 
 def within(
     k: ScheduledKernel, buffer: str, access: Access, picked: Mapping[str, Place] = EVERYWHERE
-) -> tuple[nodes.Within, ...]:
+) -> tuple[addresses.Within, ...]:
     """The bounds of a tensor that a load may read beyond, and a store name places before. picked: as of `pointers`."""
-    found: list[nodes.Within] = []
+    found: list[addresses.Within] = []
     for d, i in zip(k.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(k.sizes[d], k.sizes)
         if before or behind:
             terms, start = k.places(i, picked)
-            found.append(nodes.Within(terms, start, before > 0, k.sizes[d] if behind else None))
+            found.append(addresses.Within(terms, start, before > 0, k.sizes[d] if behind else None))
     return tuple(found)
 
 
 def pointers(
     k: ScheduledKernel, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
-) -> nodes.Pointers:
+) -> addresses.Pointers:
     """A block of pointers into a buffer by an access in dimensions of the kernel.
 
     picked: positions along some dimensions, where they are not those of the current block.
     """
-    terms: list[tuple[Place, nodes.Stride]] = []
+    terms: list[tuple[Place, scalars.Stride]] = []
     apart = k.tensors[buffer].sized_steps(k.sizes, k.dynamic)
-    starts: list[nodes.Times] = []
+    starts: list[scalars.Times] = []
     start = 0
     for behind, some in groupby(zip(access, apart, strict=True), lambda x: x[1][1]):
         indices, numbers = zip(*((i, number) for i, (number, _) in some), strict=True)
@@ -163,12 +165,12 @@ def pointers(
             place, moved = k.place(a, picked)
             more += moved * n
             if place is not None:
-                terms.append((place, nodes.Times(n, behind) if behind else n))
+                terms.append((place, scalars.Times(n, behind) if behind else n))
         if behind:
-            starts += [nodes.Times(more, behind)] * bool(more)
+            starts += [scalars.Times(more, behind)] * bool(more)
         else:
             start += more
-    return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
+    return addresses.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
 
 
 def store(k: ScheduledKernel, s: Store) -> plan.Store:
@@ -185,7 +187,7 @@ def store(k: ScheduledKernel, s: Store) -> plan.Store:
     where, inside = pointers(k, s.buffer, s.access, axes), within(k, s.buffer, s.access)
     room = {d: n for d, n in row_of(k, s).items() if d in k.padded}
     longer = {d: n for d, n in room.items() if -(-k.sizes[d] // k.block[d]) * k.block[d] > n}
-    ends = (nodes.Within(((nodes.Lanes(d, True), 1),), 0, False, n) for d, n in longer.items())
+    ends = (addresses.Within(((addresses.Lanes(d, True), 1),), 0, False, n) for d, n in longer.items())
     mask = tuple(d for d in k.masked_dims(s.dims, axes) if d not in room)
     return plan.Store(where, block, mask, once, one_chunk, (*inside, *ends), tuple(room.items()))
 
@@ -226,11 +228,11 @@ def _fetching_loop(
         tiles *= 2
     first, last = span(k, d)
     length = iterations * k.block[d]
-    end = nodes.Number(length) if first == nodes.Number(0) else nodes.Plus(first, length)
+    end = scalars.Number(length) if first == scalars.Number(0) else scalars.Plus(first, length)
     picker = _Picker(k, starts(k, loop), d, tiles)
     ((_, start),) = loop_starts(k, loop).items()
     body = positions(k, d, start), *(picker.prefetch(x, False) for x in fetches)
-    over = plan.Over(d, first, nodes.Bound(False, (last, end)), k.block[d] * tiles)
+    over = plan.Over(d, first, scalars.Bound(False, (last, end)), k.block[d] * tiles)
     return plan.Loop(over, specialized, body)
 
 
@@ -271,12 +273,12 @@ class _Picker:
         picked = {d: p for d in dims if (p := self.picked(x, d, count[d])) is not None}
         return plan.Prefetch(pointers(k, x.load.buffer, x.load.access, axes, picked), read)
 
-    def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
+    def picked(self, x: Fetch, d: str, count: int) -> addresses.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
         k, line = self.scheduled, _line_of(self.scheduled, x.load)
         clamped = d in k.padded or (d == self.loop and self.tiles > 1)
         if d not in (*line, self.loop):
-            return nodes.Picked(d, count > 1, clamped=True) if clamped else None
+            return addresses.Picked(d, count > 1, clamped=True) if clamped else None
         tiles = self.tiles if d == self.loop else 1
-        every = nodes.Every(k.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
-        return nodes.Picked(d, count > 1, self.at[d], d not in line and k.huge, every, clamped)
+        every = addresses.Every(k.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
+        return addresses.Picked(d, count > 1, self.at[d], d not in line and k.huge, every, clamped)

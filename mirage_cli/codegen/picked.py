@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from mirage_cli.codegen import axisnames, nodes, plan
+from mirage_cli.codegen import addresses, axisnames, nodes, plan
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Expr
 from mirage_cli.codegen.plan import Statement
@@ -53,7 +53,7 @@ def _pick(x: Expr) -> tuple[nodes.Value | nodes.Spread, nodes.Value, Expr] | Non
 def _maskable(k: ScheduledKernel, x: plan.Load, mask: nodes.Value | nodes.Spread, whole: Expr) -> bool:
     """Whether a load by pointers may have the mask: of its own axes but those along which elements lie side by side,
     which would be loaded one by one."""
-    pointers = isinstance(x.access, nodes.Pointers) and x.access.axes == x.axes == whole.axes
+    pointers = isinstance(x.access, addresses.Pointers) and x.access.axes == x.axes == whole.axes
     if not pointers or x.outside or x.others or x.repeated or x.ahead is not None or x.out not in k.loads:
         return False
     load = k.loads[x.out]

@@ -11,31 +11,21 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeAlias
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.nodes import (
+from mirage_cli.codegen.addresses import Box, Lanes, MergedLanes, Pointers, Within
+from mirage_cli.codegen.nodes import Apply, Axes, Expr, Literal, OfWords, Spread, Value
+from mirage_cli.codegen.scalars import (
     Ahead,
-    Apply,
-    Axes,
-    Box,
     Corner,
     Count,
-    Expr,
-    Lanes,
     Length,
-    Literal,
     Mark,
-    MergedLanes,
     Number,
-    OfWords,
-    Pointers,
     Scalar,
     Share,
     Size,
-    Spread,
     Start,
     Tiles,
     Times,
-    Value,
-    Within,
 )
 from mirage_cli.ir.schedule import Word
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import ceil, prod
 
-from mirage_cli.codegen import bytepairs, nodes, plan, words
+from mirage_cli.codegen import bytepairs, nodes, plan, scalars, words
 from mirage_cli.codegen.access import (
     Around,
     Descriptor,
@@ -45,9 +45,9 @@ from mirage_cli.codegen.loops import (
     together,
 )
 from mirage_cli.codegen.moves import load, look_up, prefetches, store
-from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.picked import picked
 from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.scalars import Start
 from mirage_cli.codegen.turns import loads_in_turns, stores_in_turns
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
@@ -314,7 +314,7 @@ def _live(
 
 def _instances(k: ScheduledKernel, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
     grid = tuple((d, ceil(k.sizes[d] / k.block[d])) for d in k.kernel.with_role("grid") if k.tiled(d))
-    many = tuple((d, nodes.Tiles(d, k.block[d]) if d in k.dynamic else n) for d, n in grid)
+    many = tuple((d, scalars.Tiles(d, k.block[d]) if d in k.dynamic else n) for d, n in grid)
     each = prod(n for _, n in many if isinstance(n, int))
     if each * prod(ceil(r.most / k.block[r.dim]) for r in k.graph.dynamic if r.dim in k.block) > MAX_PROGRAMS:
         raise EmitError("too many program instances")

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import addresses, nodes, plan
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, ScheduledKernel
-from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.codegen.scalars import Start
 from mirage_cli.ir.mugraph import Store
 from mirage_cli.ir.turns import STORED, Turns, in_turns
 
@@ -45,7 +45,7 @@ def _loads(phases: Sequence[ScheduledKernel], run: Sequence[Statement], at: Mapp
     tensors = [(k.tensors[s.access.buffer], accesses[s.out]) for s in some]
     for x in in_turns(tensors, k.sizes, k.dynamic):
         members = [some[n] for n in x.members]
-        where = [s.access for s in members if isinstance(s.access, nodes.Pointers)]
+        where = [s.access for s in members if isinstance(s.access, addresses.Pointers)]
         if len({replace(s, out="", access=_from_zero(p)) for s, p in zip(members, where, strict=True)}) == 1:
             pointers = _together(k, where, members[0].within, x, at)
             if pointers is not None:
@@ -61,7 +61,7 @@ def _loads(phases: Sequence[ScheduledKernel], run: Sequence[Statement], at: Mapp
 
 def _plain(s: plan.Load) -> bool:
     """Whether pointers load it, as it is."""
-    pointers = isinstance(s.access, nodes.Pointers) and not s.access.bits
+    pointers = isinstance(s.access, addresses.Pointers) and not s.access.bits
     return pointers and not s.others and s.ahead is None and s.when is None and not s.repeated
 
 
@@ -89,21 +89,21 @@ def _whole(x: nodes.Expr, axes: nodes.Axes) -> nodes.Expr:
     return x
 
 
-def _from_zero(x: nodes.Pointers) -> nodes.Pointers:
+def _from_zero(x: addresses.Pointers) -> addresses.Pointers:
     return replace(x, start=0)
 
 
 def _together(
     k: ScheduledKernel,
-    some: Sequence[nodes.Pointers],
-    within: Sequence[nodes.Within],
+    some: Sequence[addresses.Pointers],
+    within: Sequence[addresses.Within],
     x: Turns,
     at: Mapping[str, Start],
-) -> nodes.Pointers | None:
+) -> addresses.Pointers | None:
     """The pointers of all, where the axis is one of their blocks and no bound depends on it."""
     first, count = some[0], len(some)
-    lanes, turns = nodes.Lanes(x.dim, True), nodes.Turns(x.dim, count, at[x.dim], k.huge)
-    bounded = any(x.dim in nodes.lanes_of(place) for w in within for place, _ in w.terms)
+    lanes, turns = addresses.Lanes(x.dim, True), addresses.Turns(x.dim, count, at[x.dim], k.huge)
+    bounded = any(x.dim in addresses.lanes_of(place) for w in within for place, _ in w.terms)
     if (lanes, count) not in first.terms or bounded or turns.room * k.elements(first.axes) > MAX_ELEMENTS:
         return None
     if [p.start for p in some] != [first.start + n for n in range(count)]:

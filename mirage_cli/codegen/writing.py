@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.nodes import Stride
+from mirage_cli.codegen.scalars import Stride
 from mirage_cli.ir.program import Range, Tensor
 
 WIDTH = 120

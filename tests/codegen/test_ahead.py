@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import plan, scalars
 from mirage_cli.codegen.check import PlanError
 from mirage_cli.codegen.check import check as check_plan
 from mirage_cli.codegen.export import kernels_source, load_export
@@ -19,9 +19,9 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search import cost
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.work import models
+from mirage_cli.search.cost import model
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.work import models
 from mirage_cli.target.gpus import find_target
 from tests.codegen.test_plan import changed, plans
 from tests.codegen.test_triton import check, kernel
@@ -151,7 +151,7 @@ def test_the_model_has_what_is_loaded_ahead_in_time() -> None:
     for graph, tile, late in ((vector(100), tiles[0], False), (wide, tiles[1], True)):
         m, schedule = models(graph)["k0"], Schedule.parse(tile)
         batch = Batch.of(m, [schedule.kernels["k0"]], graph.sizes)
-        with_it, without = (cost.estimate(m, batch, graph.sizes, target, x).us for x in ((), {"late"}))
+        with_it, without = (model.estimate(m, batch, graph.sizes, target, x).us for x in ((), {"late"}))
         assert (with_it > without).tolist() == [late]
         assert AHEAD not in kernels_source(graph, schedule)
     assert AHEAD in kernels_source(vector(), Schedule.parse(tiles[0]))
@@ -165,11 +165,11 @@ def planned() -> KernelPlan:
 
 
 def of_next(s: Statement) -> bool:
-    return isinstance(s, plan.Load) and s.ahead is not None and isinstance(s.ahead.start, nodes.AtNext)
+    return isinstance(s, plan.Load) and s.ahead is not None and isinstance(s.ahead.start, scalars.AtNext)
 
 
 def of_first(s: Statement) -> bool:
-    return isinstance(s, plan.Load) and s.ahead is not None and isinstance(s.ahead.start, nodes.AtFirst)
+    return isinstance(s, plan.Load) and s.ahead is not None and isinstance(s.ahead.start, scalars.AtFirst)
 
 
 def without_reach(s: Statement) -> list[Statement]:
@@ -180,24 +180,24 @@ def without_reach(s: Statement) -> list[Statement]:
 
 def too_far(s: Statement) -> list[Statement]:
     if isinstance(s, plan.Load) and s.ahead is not None and s.ahead.reached is not None:
-        end = nodes.Plus(s.ahead.reached.end, 32)
+        end = scalars.Plus(s.ahead.reached.end, 32)
         return [replace(s, ahead=replace(s.ahead, reached=replace(s.ahead.reached, end=end)))]
     return [s]
 
 
-def starting_at(start: nodes.AtFirst) -> Callable[[Statement], list[Statement]]:
+def starting_at(start: scalars.AtFirst) -> Callable[[Statement], list[Statement]]:
     def change(s: Statement) -> list[Statement]:
-        if isinstance(s, plan.Positions) and isinstance(s.start, nodes.AtFirst):
+        if isinstance(s, plan.Positions) and isinstance(s.start, scalars.AtFirst):
             return [replace(s, start=start)]
         if isinstance(s, plan.Load) and of_first(s):
-            return [replace(s, ahead=nodes.Ahead(start, None))]
+            return [replace(s, ahead=scalars.Ahead(start, None))]
         return [s]
 
     return change
 
 
 def two_steps(s: Statement) -> list[Statement]:
-    if isinstance(s, plan.Positions) and isinstance(s.start, nodes.AtNext):
+    if isinstance(s, plan.Positions) and isinstance(s.start, scalars.AtNext):
         return [replace(s, start=replace(s.start, step=64))]
     return [s]
 
@@ -212,14 +212,14 @@ WRONG: dict[str, tuple[Callable[[Statement], list[Statement]], str]] = {
     ),
     "beyond the last iteration": (without_reach, "an iteration too many"),
     "an iteration too far": (too_far, "an iteration too many"),
-    "from another first position": (starting_at(nodes.AtFirst("k", nodes.Number(32))), "for another loop"),
+    "from another first position": (starting_at(scalars.AtFirst("k", scalars.Number(32))), "for another loop"),
     "two iterations on": (two_steps, "no next iteration"),
     "at the positions of this iteration": (
-        lambda s: [] if isinstance(s, plan.Positions) and isinstance(s.start, nodes.AtNext) else [s],
+        lambda s: [] if isinstance(s, plan.Positions) and isinstance(s.start, scalars.AtNext) else [s],
         "positions of another iteration along k|the positions along k are not known",
     ),
     "this iteration at the positions of the next": (
-        lambda s: [] if isinstance(s, plan.Positions) and isinstance(s.start, nodes.AtStep) else [s],
+        lambda s: [] if isinstance(s, plan.Positions) and isinstance(s.start, scalars.AtStep) else [s],
         "positions of another iteration along k",
     ),
 }

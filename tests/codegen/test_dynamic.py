@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import plan, scalars
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import ExportInfo, kernels_source, load_export
@@ -643,7 +643,7 @@ def test_a_grid_of_the_tuned_size_is_refused() -> None:
     def tuned(s: plan.Statement) -> plan.Statement:
         if not isinstance(s, plan.Instances):
             return s
-        return replace(s, grid=tuple((d, 1 if isinstance(n, nodes.Tiles) else n) for d, n in s.grid))
+        return replace(s, grid=tuple((d, 1 if isinstance(n, scalars.Tiles) else n) for d, n in s.grid))
 
     with pytest.raises(PlanError, match="m has another number of tiles"):
         check(changed_plan(tuned))

@@ -13,9 +13,9 @@ import torch
 from mirage_cli.codegen.access import Descriptor, descriptors
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import ExportInfo, kernels_source, load_export
-from mirage_cli.codegen.nodes import Times
 from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.codegen.scalars import Times
 from mirage_cli.codegen.sized import Variant, sized_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes

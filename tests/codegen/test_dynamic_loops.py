@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import plan, scalars
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import ExportInfo, kernels_source, load_export
@@ -222,23 +222,23 @@ def changed_loops(change: Callable[[plan.Over], plan.Over]) -> plan.KernelPlan:
 
 WRONG_LOOPS: Mapping[str, tuple[Callable[[plan.Over], plan.Over], str]] = {
     "that ends at the tuned size": (
-        lambda o: replace(o, last=nodes.Number(200)),
+        lambda o: replace(o, last=scalars.Number(200)),
         "the loop over s has another end",
     ),
     "that goes on beyond the size": (
-        lambda o: replace(o, last=nodes.ChunkAt(nodes.Share("s", 4, 64), True)),
+        lambda o: replace(o, last=scalars.ChunkAt(scalars.Share("s", 4, 64), True)),
         "the loop over s has another end",
     ),
     "by a size that is a constant": (
-        lambda o: replace(o, last=nodes.Size("s")),
+        lambda o: replace(o, last=scalars.Size("s")),
         "the size of s is taken for another",
     ),
     "of a chunk of the tuned length": (
-        lambda o: replace(o, first=nodes.ChunkAt(64, False)),
+        lambda o: replace(o, first=scalars.ChunkAt(64, False)),
         "chunks of s are not all of it",
     ),
     "of one chunk too many": (
-        lambda o: replace(o, first=nodes.ChunkAt(nodes.Share("s", 5, 64), False)),
+        lambda o: replace(o, first=scalars.ChunkAt(scalars.Share("s", 5, 64), False)),
         "chunks of s are not all of it",
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import addresses, plan
 from mirage_cli.codegen.check import check
 from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.plan import KernelPlan, Statement
@@ -114,9 +114,9 @@ def test_what_names_places_in_the_results_of_the_kernel_in_front_is_looked_up_be
 
 def test_a_look_up_is_of_the_tables_own_positions() -> None:
     _, second, *_ = (s for s in planned(TABLES, "k0").statements if isinstance(s, plan.Load))
-    assert isinstance(second.access, nodes.Pointers)
+    assert isinstance(second.access, addresses.Pointers)
     ((place, _),) = second.access.terms
-    assert place == nodes.Looked("T_at", ("m",), False)
+    assert place == addresses.Looked("T_at", ("m",), False)
 
 
 PAGES = """

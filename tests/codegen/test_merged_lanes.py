@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import addresses, plan, scalars
 from mirage_cli.codegen.check import PlanError
 from mirage_cli.codegen.check import check as check_plan
 from mirage_cli.codegen.export import kernels_source
@@ -147,14 +147,14 @@ def test_nothing_goes_through_registers_on_its_way(order: str, stage: Stages) ->
 # -- what a plan must hold
 
 
-def refused(message: str, how: Callable[[plan.Load, nodes.Pointers], plan.Load]) -> None:
+def refused(message: str, how: Callable[[plan.Load, addresses.Pointers], plan.Load]) -> None:
     """The plan of a projection whose loads are changed so is refused."""
     graph = projection()
     (whole,) = plans(graph, schedule(graph, "n=16 a=4 d=16", "n a d b"))
     check_plan(whole)
 
     def put(s: plan.Statement) -> list[plan.Statement]:
-        return [how(s, s.access)] if isinstance(s, plan.Load) and isinstance(s.access, nodes.Pointers) else [s]
+        return [how(s, s.access)] if isinstance(s, plan.Load) and isinstance(s.access, addresses.Pointers) else [s]
 
     with pytest.raises(PlanError, match=message):
         check_plan(changed(whole, put))
@@ -170,10 +170,10 @@ def test_each_axis_of_a_merged_one_is_masked() -> None:
 
 
 def test_positions_of_a_merged_axis_are_those_of_the_current_block() -> None:
-    def moved(p: nodes.Place) -> nodes.Place:
-        return replace(p, start=nodes.AtZero()) if isinstance(p, nodes.MergedLanes) else p
+    def moved(p: addresses.Place) -> addresses.Place:
+        return replace(p, start=scalars.AtZero()) if isinstance(p, addresses.MergedLanes) else p
 
-    def elsewhere(s: plan.Load, x: nodes.Pointers) -> plan.Load:
+    def elsewhere(s: plan.Load, x: addresses.Pointers) -> plan.Load:
         return replace(s, access=replace(x, terms=tuple((moved(p), n) for p, n in x.terms)))
 
     refused("from elsewhere", elsewhere)
@@ -182,8 +182,8 @@ def test_positions_of_a_merged_axis_are_those_of_the_current_block() -> None:
 def test_positions_have_their_axes_in_the_order_of_the_block() -> None:
     """Else rows of a block would be taken for its columns."""
 
-    def turned(s: plan.Load, x: nodes.Pointers) -> plan.Load:
-        table = nodes.Looked("A", x.axes[::-1], False)
+    def turned(s: plan.Load, x: addresses.Pointers) -> plan.Load:
+        table = addresses.Looked("A", x.axes[::-1], False)
         return replace(s, access=replace(x, terms=(*x.terms, (table, 1))))
 
     refused("positions along .* in a block with", turned)

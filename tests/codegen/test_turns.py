@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import addresses, plan, scalars
 from mirage_cli.codegen.check import PlanError
 from mirage_cli.codegen.check import check as check_plan
 from mirage_cli.codegen.export import ExportInfo, export_source, kernels_source, load_export
@@ -280,7 +280,7 @@ def moved(**fields: object) -> object:
     def change(s: Statement) -> list[Statement]:
         if not isinstance(s, plan.Store):
             return [s]
-        terms = tuple((replace(p, **fields) if isinstance(p, nodes.Turns) else p, n) for p, n in s.pointers.terms)
+        terms = tuple((replace(p, **fields) if isinstance(p, addresses.Turns) else p, n) for p, n in s.pointers.terms)
         return [replace(s, pointers=replace(s.pointers, terms=terms))]
 
     return change
@@ -289,7 +289,7 @@ def moved(**fields: object) -> object:
 def twice_as_far(s: Statement) -> list[Statement]:
     if not isinstance(s, plan.Store):
         return [s]
-    terms = tuple((p, 2 * n if isinstance(p, nodes.Turns) else n) for p, n in s.pointers.terms)
+    terms = tuple((p, 2 * n if isinstance(p, addresses.Turns) else n) for p, n in s.pointers.terms)
     return [replace(s, pointers=replace(s.pointers, terms=terms))]
 
 
@@ -309,7 +309,7 @@ WRONG = {
     "a block too few": (one_less, "not accessed in turns|blocks of O"),
     "loads of three": (three, "with 2 others"),
     "four of two": (moved(count=4), "blocks of O"),
-    "from elsewhere": (moved(start=nodes.AtZero()), "from elsewhere"),
+    "from elsewhere": (moved(start=scalars.AtZero()), "from elsewhere"),
     "with gaps": (twice_as_far, "blocks of O"),
     "past the end": (unmasked, "is masked along"),
     "a block that nobody takes": (alone, "not accessed in turns"),
