@@ -26,9 +26,9 @@ from mirage_cli.pipeline.keys import versions
 from mirage_cli.pipeline.predicting import has_room
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search import work
+from mirage_cli.search.cost import work
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.tiles import default_order, tile_options
-from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import Target, driver_version, find_target
 from mirage_cli.tune.changes import GROUPS, STAGES

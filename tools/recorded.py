@@ -14,7 +14,7 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.store.store import Database
 
 VERSIONS = ("gpu", "driver", "torch", "triton", "mirage")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.cli.tables import sizes_text
-from mirage_cli.search import cost
+from mirage_cli.search.cost import model
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune.price import totals_us
 from tools.recorded import Recorded, load
@@ -29,7 +29,7 @@ LEAST = 0.05
 
 
 def predicted_us(p: Recorded, target: Target, without: frozenset[str] = frozenset()) -> Array:
-    """Of every measured schedule, as `tune.price.total_us` has it, with these of `cost.TERMS` switched off."""
+    """Of every measured schedule, as `tune.price.total_us` has it, with these of `model.TERMS` switched off."""
     total = np.zeros(len(p.measured))
     for g, graph in p.graphs.items():
         places = [i for i, m in enumerate(p.measured) if m.graph == g]
@@ -166,7 +166,7 @@ def _sizes(problems: Sequence[Recorded], whole: Sequence[Figures], what: str) ->
 
 def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures]) -> list[str]:
     """What each term is worth: over all sizes, then where it changes something."""
-    off = {t: [figures(p, target, frozenset({t})) for p in problems] for t in cost.TERMS}
+    off = {t: [figures(p, target, frozenset({t})) for p in problems] for t in model.TERMS}
     correlation, loss = summary(whole)
     lines = [
         "With one term switched off. Better, worse: sizes whose rank correlation is higher or lower by at least 0.01.",
@@ -179,7 +179,7 @@ def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures
         gain = [without.correlation - f.correlation for without, f in zip(rows, whole, strict=True)]
         mean, lost = summary(rows)
         counts = f"{sum(x >= 0.01 for x in gain)} | {sum(x <= -0.01 for x in gain)}"
-        lines.append(f"| {t} | {cost.TERMS[t]} | {mean:.3f} | {lost:.3f} | {counts} |")
+        lines.append(f"| {t} | {model.TERMS[t]} | {mean:.3f} | {lost:.3f} | {counts} |")
     lines += [
         "",
         f"Rank correlation and loss of each size, and without the terms that change either by {LEAST} or more:",

@@ -28,9 +28,10 @@ from mirage_cli.ir.schedule import (
     block_sizes,
     chunk_length,
 )
-from mirage_cli.search.cost import LIMITS, library_us
-from mirage_cli.search.traffic import part_of
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.library import library_us
+from mirage_cli.search.cost.model import LIMITS
+from mirage_cli.search.cost.traffic import part_of
+from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.price import estimates
 

@@ -12,12 +12,12 @@ from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
+from mirage_cli.search.cost.work import chunk_sizes, model
 from mirage_cli.search.expand import axes_of, fresh_name, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.storage import Storage
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.search.work import chunk_sizes, model
 from mirage_cli.target.gpus import Target
 
 REPEATED = 64

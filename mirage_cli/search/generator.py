@@ -22,10 +22,11 @@ from mirage_cli.ir.once import once
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import KernelSchedule
-from mirage_cli.search import cost, greedy, work
-from mirage_cli.search.alike import nameless, unnamed
+from mirage_cli.search import greedy
 from mirage_cli.search.assembly import Assembly, ScheduledGraph
 from mirage_cli.search.chains import Chains, Reading
+from mirage_cli.search.cost import library, work
+from mirage_cli.search.cost.alike import nameless, unnamed
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.layout import memory_orders
@@ -261,7 +262,7 @@ class _Search:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
             return Costed(
-                x, (None,), cost.library_us(x.kernels[0], self.d.program.inputs, self.sizes, element, self.target)
+                x, (None,), library.library_us(x.kernels[0], self.d.program.inputs, self.sizes, element, self.target)
             )
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []

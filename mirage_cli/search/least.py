@@ -16,10 +16,10 @@ from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.search.cost.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
 from mirage_cli.search.expand import Equations, Expansion, Space
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.storage import Storage
-from mirage_cli.search.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
 
 
 class _Steps(dict[tuple[Form, Node], tuple[float, ...]]):

@@ -46,12 +46,12 @@ from mirage_cli.ir.program import (
     tensor_type,
 )
 from mirage_cli.search.assembly import ScheduledGraph, concatenated
-from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.occupancy import Launch, one_load_bytes
+from mirage_cli.search.cost.traffic import lines_of, whole_rows
+from mirage_cli.search.cost.work import chunk_sizes, models
 from mirage_cli.search.expand import fresh_name
 from mirage_cli.search.generator import SearchResult
-from mirage_cli.search.occupancy import Launch, one_load_bytes
-from mirage_cli.search.traffic import lines_of, whole_rows
-from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 
 

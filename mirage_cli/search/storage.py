@@ -14,8 +14,8 @@ from mirage_cli.ir.mugraph import Kernel, Load, Store, exact_values
 from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, HALVES, Tensor
+from mirage_cli.search.cost.traffic import bytes_of, bytes_once
 from mirage_cli.search.roles import Implementation
-from mirage_cli.search.traffic import bytes_of, bytes_once
 from mirage_cli.target.gpus import Target
 
 

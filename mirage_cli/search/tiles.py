@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_COLUMNS, MIN_DOT, KernelSchedule, exchanged, next_power_of_two, whole_blocks
-from mirage_cli.search.batch import Batch, elements_of, fits, held
-from mirage_cli.search.cost import estimate
-from mirage_cli.search.occupancy import added_up
-from mirage_cli.search.work import Formed, Model
+from mirage_cli.search.cost.batch import Batch, elements_of, fits, held
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.occupancy import added_up
+from mirage_cli.search.cost.work import Formed, Model
 from mirage_cli.target.gpus import Target
 
 SHORT = 64

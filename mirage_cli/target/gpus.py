@@ -48,7 +48,7 @@ every GPU."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the terms of the cost model (`search/cost.py`) take from a GPU besides its rates.
+    """What the terms of the cost model (`search/cost/model.py`) take from a GPU besides its rates.
 
     Between kernels:
     gap_us: between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next.
@@ -296,6 +296,11 @@ class Target:
         if dtype in FLOAT8:
             return self.tensor_flops_per_us * self.float8
         return self.tf32_flops_per_us if dtype == "float32" else self.tensor_flops_per_us
+
+    def floor_us(self, read: float, written: float, flops: float, dtype: str) -> float:
+        """No kernel is faster than this: bytes that are read and written over measured rates, operations over the
+        measured matmul rate of operands of this dtype."""
+        return max(self.memory_us(read, written), flops / self.matrix_flops_per_us(dtype))
 
 
 # One block per GPU; the comment says where each figure of its line comes from.

@@ -14,6 +14,7 @@ from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import (
     AHEAD,
     CHOICES,
+    MIN_DOT,
     AtEnd,
     Before,
     Early,
@@ -25,10 +26,10 @@ from mirage_cli.ir.schedule import (
     block_sizes,
 )
 from mirage_cli.ir.unrolled import in_blocks
-from mirage_cli.search import cost, work
-from mirage_cli.search.batch import Array, elements_of, held
+from mirage_cli.search.cost import work
+from mirage_cli.search.cost.batch import Array, elements_of, held
+from mirage_cli.search.cost.work import chunk_sizes, models
 from mirage_cli.search.tiles import held_beside, least_columns
-from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.normal import normalised
 from mirage_cli.tune.price import total_us, totals_us
@@ -245,7 +246,7 @@ def _other_tiles(
     matrix = d in m.matrix_axes(sizes) and tile > 1
     least = max(1, least_columns(m, d, sizes) // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
-        if other < least or other >= 2 * max(sizes[d], cost.MIN_DOT) or not _may_have(m, d, other, sizes):
+        if other < least or other >= 2 * max(sizes[d], MIN_DOT) or not _may_have(m, d, other, sizes):
             continue
         changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
         yield changed

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.search.batch import Array, Batch
-from mirage_cli.search.cost import Estimates
+from mirage_cli.search.cost.batch import Array, Batch
+from mirage_cli.search.cost.model import Estimates
 from mirage_cli.target.gpus import Target
 
 HIDDEN = 0.75

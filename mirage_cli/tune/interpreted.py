@@ -22,7 +22,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.running import pairs_of
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.measure import Judged
 from mirage_cli.tune.triton_interpreter import like_a_gpu

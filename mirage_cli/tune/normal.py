@@ -22,7 +22,7 @@ from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
 from mirage_cli.ir.unrolled import in_blocks
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.work import chunk_sizes
 
 
 class NormalForms:

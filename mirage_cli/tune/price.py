@@ -11,27 +11,27 @@ import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.search import cost, work
-from mirage_cli.search.batch import Array, Batch
-from mirage_cli.search.work import chunk_sizes, models
+from mirage_cli.search.cost import library, model, work
+from mirage_cli.search.cost.batch import Array, Batch
+from mirage_cli.search.cost.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import NEEDED, hidden_us, needed
 
 
 def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, tuple[str, float]]:
-    """For each generated kernel what the cost model says it waits for (of `cost.LIMITS`), and its predicted time."""
+    """For each generated kernel what the cost model says it waits for (of `model.LIMITS`), and its predicted time."""
     found = estimates(graph, schedule, target).items()
-    return {name: (cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)) for name, e in found}
+    return {name: (model.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)) for name, e in found}
 
 
-def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, cost.Estimates]:
+def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, model.Estimates]:
     """For each generated kernel what the cost model says of this one schedule."""
     sizes = chunk_sizes(graph, schedule)
     return {name: predicted(m, schedule.kernels[name], sizes, target) for name, m in models(graph).items()}
 
 
-def predicted(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> cost.Estimates:
-    return cost.estimate(m, Batch.of(m, [s], sizes), sizes, target)
+def predicted(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> model.Estimates:
+    return model.estimate(m, Batch.of(m, [s], sizes), sizes, target)
 
 
 Chunks: TypeAlias = tuple[int, ...]
@@ -101,12 +101,12 @@ class Prices:
         batch = Batch.of(m, schedules, sizes)
         if last:
             batch = replace(batch, overlap=np.zeros(len(schedules)))
-        e = cost.estimate(m, batch, sizes, self.target, self.without)
+        e = model.estimate(m, batch, sizes, self.target, self.without)
         return zip(*(x.tolist() for x in (e.us, *needed(batch, e).values())), strict=True)
 
     def library_us(self, k: Kernel, chunks: Sequence[Chunks]) -> Array:
         graph, element = self.graph, self.graph.element_bytes[k.stores[0].buffer]
-        us = {n: cost.library_us(k, graph.inputs, self.sizes_of(k.name, n), element, self.target) for n in {*chunks}}
+        us = {n: library.library_us(k, graph.inputs, self.sizes_of(k.name, n), element, self.target) for n in {*chunks}}
         return np.array([us[n] for n in chunks])
 
     def sizes_of(self, name: str, chunks: Chunks) -> Mapping[str, int]:
@@ -115,7 +115,7 @@ class Prices:
 
 @lru_cache(maxsize=64)
 def prices(graph: MuGraph, target: Target, without: frozenset[str] = frozenset()) -> Prices:
-    """Those of a μGraph, while it is one of the last that were asked for. without: of `cost.TERMS`."""
+    """Those of a μGraph, while it is one of the last that were asked for. without: of `model.TERMS`."""
     return Prices(graph, target, without)
 
 
@@ -141,5 +141,5 @@ def totals_us(
     target: Target,
     without: Collection[str] = (),
 ) -> Array:
-    """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `cost.TERMS`."""
+    """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `model.TERMS`."""
     return prices(graph, target, frozenset(without)).totals_us(schedules)

@@ -1,6 +1,6 @@
 """The schedule space: what the tuner may try for each kernel of a μGraph, ranked by the cost model.
 
-`first_schedules` starts a search, which `tune.changes` continues. Both know kernels only through `search.work.Model`.
+`first_schedules` starts a search, which `tune.changes` continues. Both know kernels only as `search.cost.work.Model`s.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import Early, KernelSchedule, Schedule, next_power_of_two
-from mirage_cli.search import cost, work
-from mirage_cli.search.batch import Array, Batch
+from mirage_cli.search.cost import model, work
+from mirage_cli.search.cost.batch import Array, Batch
+from mirage_cli.search.cost.work import chunk_sizes, models
 from mirage_cli.search.tiles import DEPTHS, choices, least_tile, orders_of, other_forms
-from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
 from mirage_cli.tune.normal import normalised
@@ -66,12 +66,12 @@ def _ranked(
     """Those of one model, each behind what they are ranked by."""
     found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
     found = found.by_arithmetic() if by_arithmetic else found
-    e = cost.estimate(m, found.batch, sizes, target)
+    e = model.estimate(m, found.batch, sizes, target)
     deep = (found.batch.stages == DEPTHS[0]) & (e.shared_bytes > target.smem_per_block_bytes)
     if deep.any():
         found = found.shallower(deep)
-        shallow = cost.estimate(m, found.batch.some(deep), sizes, target)
-        e = cost.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
+        shallow = model.estimate(m, found.batch.some(deep), sizes, target)
+        e = model.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
     seen: set[KernelSchedule] = set()
     last = (e.crowded > SURE) | np.isinf(e.us)
     for i in np.lexsort((e.us, last))[: np.isfinite(e.us).sum()]:
@@ -156,7 +156,7 @@ def roomier(graph: MuGraph, schedule: Schedule, target: Target, crowded: str, co
     some += [replace(s, warps=2 * s.warps) for s in some if 2 * s.warps in WARPS]
     if not some:
         return []
-    found = cost.estimate(m, Batch.of(m, some, sizes), sizes, target)
+    found = model.estimate(m, Batch.of(m, some, sizes), sizes, target)
     most = had - ROOMIER * (had - found.crowded.min())
     us = np.where(found.crowded <= most, found.us, np.inf)
     fitting = (some[int(i)] for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()])
@@ -172,7 +172,7 @@ def _ranked_early(
     known = dict(sizes)
     best = islice(ranked(m, known, target, split, by_arithmetic), BESIDE_POOL)
     some = [replace(s, hand_over=Early()) for s in best]
-    return some, cost.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
+    return some, model.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
 
 
 def _beside_next(graph: MuGraph, schedule: Schedule, target: Target, by_arithmetic: bool) -> Iterator[Schedule]:

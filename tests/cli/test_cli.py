@@ -38,7 +38,7 @@ from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import predicting, searchers, session
-from mirage_cli.search.cost import LIMITS
+from mirage_cli.search.cost.model import LIMITS
 from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Database

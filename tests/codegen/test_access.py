@@ -20,7 +20,7 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.tune.normal import normalised
 from tests.codegen.conftest import Stages
 from tests.codegen.test_triton import (

@@ -11,7 +11,7 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.tables import TableEntry, with_entries
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.work import models
 from tests.codegen.test_narrow import graph, schedule
 
 TEXT = """

@@ -14,10 +14,10 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search import cost
-from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import model
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.generator import search
-from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.conftest import Stages
@@ -138,7 +138,7 @@ def test_the_model_knows_the_rate() -> None:
     def busy(text: str, gpu: str, tiles: str) -> float:
         g = parse_mugraph(text).resized({"m": 4096, "k": 4096, "n": 4096})
         m, schedule = models(g)["k0"], plan(tiles).kernels["k0"]
-        found = cost.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu), {"turns", "behind"})
+        found = model.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu), {"turns", "behind"})
         return float(found.busy["matrix units"][0])
 
     wide = PLAIN.format(dtype="bfloat16", x="bf16", w="bf16", out="bf16")
@@ -180,7 +180,7 @@ def test_the_model_takes_scales_out_of_the_sum() -> None:
 
     def busy(tiles: str, without: str) -> dict[str, float]:
         batch = Batch.of(m, [plan(tiles).kernels["k0"]], g.sizes)
-        return {name: float(us[0]) for name, us in cost.estimate(m, batch, g.sizes, target, {without}).busy.items()}
+        return {name: float(us[0]) for name, us in model.estimate(m, batch, g.sizes, target, {without}).busy.items()}
 
     assert "dot_float8(X, W, 128)" in kernels_source(g, plan("m=128 k=128 n=128"))
     found = busy("m=128 k=128 n=128", "turns")

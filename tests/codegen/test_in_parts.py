@@ -12,9 +12,9 @@ from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.occupancy import Launch, multiplied
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.occupancy import Launch, multiplied
+from mirage_cli.search.cost.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.conftest import Stages

@@ -11,7 +11,7 @@ import torch
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.test_float8 import PLAIN, kernels_source, load_export, plan

@@ -16,9 +16,9 @@ from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.ir.unrolled import Windows, at_schedule, axes_of, in_blocks, windows
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import estimate
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.changes import neighbours

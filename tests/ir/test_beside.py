@@ -11,7 +11,7 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.work import model
+from mirage_cli.search.cost.work import model
 from tests.mugraphs import CASES
 
 

@@ -12,9 +12,9 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.occupancy import Launch, multiplied
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.occupancy import Launch, multiplied
+from mirage_cli.search.cost.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import total_us

@@ -16,7 +16,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Plan
-from mirage_cli.search.work import chunk_sizes
+from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.measure import Effort, GpuWorker

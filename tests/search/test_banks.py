@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import estimate
-from mirage_cli.search.work import models
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.work import models
 from mirage_cli.target.gpus import find_target
 from tests.search.test_forms import CONVOLVED
 

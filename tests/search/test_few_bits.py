@@ -10,10 +10,10 @@ import pytest
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search import cost
-from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import model
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.work import chunk_sizes, models
 from mirage_cli.search.tiles import best_schedule
-from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
 from tests.search.test_tiles import VECTOR
@@ -42,7 +42,7 @@ def test_the_fastest_schedules_are_expected_to_be_the_fastest() -> None:
             "k1: m=1 n=256 order=k_split,m,n warps=1 stages=2 overlap"
         )
         sizes = chunk_sizes(graph, plan)
-        return float(cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0])
+        return float(model.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0])
 
     def by(us: dict[tuple[int, int, int, int], float]) -> list[tuple[int, int, int, int]]:
         return sorted(us, key=lambda x: us[x])
@@ -65,7 +65,7 @@ def test_a_block_with_several_factors_is_expected_to_be_slow() -> None:
         for depth in (128, 256):
             plan = Schedule.parse(f"k0: m=8 k={depth} {rest}")
             m, sizes = models(graph)["k0"], chunk_sizes(graph, plan)
-            us.append(float(cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0]))
+            us.append(float(model.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target).us[0]))
         assert us[1] > most * us[0]
 
 
@@ -107,10 +107,10 @@ kernel k1 generated k_split:tile m:grid n:grid
 MERGE = "k1: m=1 n=256 order=k_split,m,n warps=1 stages=2 overlap"
 
 
-def first_kernel(graph: MuGraph, schedule: str) -> cost.Estimates:
+def first_kernel(graph: MuGraph, schedule: str) -> model.Estimates:
     plan, target = Schedule.parse(schedule), find_target("h200")
     m, sizes = models(graph)["k0"], chunk_sizes(graph, plan)
-    return cost.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target)
+    return model.estimate(m, Batch.of(m, [plan.kernels["k0"]], sizes), sizes, target)
 
 
 def test_words_of_4_bits_cost_what_bytes_do_in_blocks_that_eight_phases_share() -> None:
@@ -288,7 +288,7 @@ def test_a_loop_waits_for_what_lies_apart(read: str, comes_late: bool) -> None:
     m, target = models(graph)["k0"], find_target("h200")
     plan = Schedule.parse("k0: m=16 k=64 n=64 order=n,k,m warps=4 stages=4 overlap")
     batch = Batch.of(m, [plan.kernels["k0"]], graph.sizes)
-    found, without = (cost.estimate(m, batch, graph.sizes, target, x).us[0] for x in ((), ("late",)))
+    found, without = (model.estimate(m, batch, graph.sizes, target, x).us[0] for x in ((), ("late",)))
     assert (found > without) == comes_late
 
 
@@ -301,7 +301,7 @@ def test_what_each_iteration_takes_beside_the_bits_counts_for_its_threads() -> N
         plan = Schedule.parse(f"k0: m=16 k={k} n=128 order=n,k,m warps={warps} stages=3 split=4 overlap\n{MERGE}")
         sizes = chunk_sizes(graph, plan)
         batch = Batch.of(m, [plan.kernels["k0"]], sizes)
-        return float(cost.estimate(m, batch, sizes, target, without).busy["arithmetic"][0])
+        return float(model.estimate(m, batch, sizes, target, without).busy["arithmetic"][0])
 
     own = {(k, warps): us(k, warps) - us(k, warps, ("bits",)) for k in (64, 128) for warps in (1, 2)}
     assert own[128, 2] > 0

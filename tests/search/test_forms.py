@@ -10,10 +10,10 @@ import numpy as np
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import estimate
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.tiles import best_schedule
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.changes import neighbours
 from mirage_cli.tune.normal import normalised

@@ -10,11 +10,11 @@ import numpy as np
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.batch import Batch, held
-from mirage_cli.search.cost import estimate
-from mirage_cli.search.occupancy import Launch, Occupancy, copies, occupancy, segment
+from mirage_cli.search.cost.batch import Batch, held
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.occupancy import Launch, Occupancy, copies, occupancy, segment
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.tiles import orders_of
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import predicted
 from mirage_cli.tune.space import ranked, roomier

@@ -7,10 +7,10 @@ import pytest
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import estimate
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.tiles import choices, orders_of
-from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 
 H200 = find_target("h200")

@@ -8,9 +8,9 @@ import pytest
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search import cost
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.work import models
+from mirage_cli.search.cost import model
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.work import models
 from mirage_cli.target.gpus import find_target
 
 H200 = find_target("h200")
@@ -35,7 +35,7 @@ kernel k0 generated n:grid
 def term_us(g: MuGraph, term: str, limit: str, tile: int = 256) -> float:
     (m,) = models(g).values()
     batch = Batch.of(m, [KernelSchedule((("n", tile),), ("n",), 4, 2)], g.sizes)
-    whole, without = (cost.estimate(m, batch, g.sizes, H200, w) for w in ((), (term,)))
+    whole, without = (model.estimate(m, batch, g.sizes, H200, w) for w in ((), (term,)))
     assert (whole.us >= without.us).all()
     return float((whole.busy[limit] - without.busy[limit])[0])
 

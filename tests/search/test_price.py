@@ -20,14 +20,14 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import expand, generator
-from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.cost import read_bytes
+from mirage_cli.search.cost.alike import nameless, unnamed
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.memory import read_bytes
+from mirage_cli.search.cost.occupancy import Launch
+from mirage_cli.search.cost.traffic import side_by_side
+from mirage_cli.search.cost.work import Model, models
 from mirage_cli.search.cuts import Bounds
-from mirage_cli.search.occupancy import Launch
 from mirage_cli.search.tiles import best_schedule
-from mirage_cli.search.traffic import side_by_side
-from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.price import estimates, total_us, totals_us

@@ -16,10 +16,10 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, exchan
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import roles, tiles
-from mirage_cli.search.cost import estimate
+from mirage_cli.search.cost.model import estimate
+from mirage_cli.search.cost.work import Model, models
 from mirage_cli.search.generator import search
 from mirage_cli.search.tiles import tile_options
-from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.changes import neighbours

@@ -30,9 +30,9 @@ from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import readable_incumbent
-from mirage_cli.search import cost
-from mirage_cli.search.batch import Batch
-from mirage_cli.search.work import models
+from mirage_cli.search.cost import model
+from mirage_cli.search.cost.batch import Batch
+from mirage_cli.search.cost.work import models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Database
@@ -385,7 +385,7 @@ def with_all_terms_us(i: int) -> np.ndarray:
 ELSEWHERE = ("late", "bits", "partial", "filled", "apart", "banks")
 
 
-@pytest.mark.parametrize("term", [x for x in cost.TERMS if x not in ELSEWHERE])
+@pytest.mark.parametrize("term", [x for x in model.TERMS if x not in ELSEWHERE])
 def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
     """Of kernels that were measured. None of these has loads that come late or operands that are made of bits
     (`tests/search/test_few_bits.py`), stores of every second element (`tests/search/test_partial.py`), windows
@@ -400,8 +400,8 @@ def test_the_predicted_time_is_the_sum_of_its_parts() -> None:
     schedules = [m.schedule for m in p.measured if p.graphs[m.graph] is graph]
     for name, m in models(graph).items():
         batch = Batch.of(m, [s.kernels[name] for s in schedules], graph.sizes)
-        found = cost.estimate(m, batch, graph.sizes, H200)
-        assert tuple(found.busy) == cost.LIMITS
+        found = model.estimate(m, batch, graph.sizes, H200)
+        assert tuple(found.busy) == model.LIMITS
         fits = np.isfinite(found.us)
         assert fits.any()
         assert np.allclose(sum(found.parts.values())[fits], found.us[fits], rtol=1e-12)
@@ -418,7 +418,7 @@ def test_the_study_has_a_line_for_every_size_and_every_term(tmp_path: Path) -> N
     study(["--tuned", str(tmp_path / "few.json.gz"), str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert sum(line.startswith("| ntrans |") for line in page.splitlines()) == 3 * 3
-    assert all(f"\n| {term} | {meaning} |" in page for term, meaning in cost.TERMS.items())
+    assert all(f"\n| {term} | {meaning} |" in page for term, meaning in model.TERMS.items())
 
 
 def test_recorded_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:

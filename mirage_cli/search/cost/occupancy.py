@@ -25,11 +25,11 @@ from mirage_cli.ir.schedule import (
     WARPGROUP,
     WARPGROUP_ROWS,
 )
-from mirage_cli.search.batch import Array, Batch, elements_of
-from mirage_cli.search.live import Lanes
-from mirage_cli.search.products import Product
-from mirage_cli.search.traffic import Lines, in_a_row
-from mirage_cli.search.work import Block, Model, Work
+from mirage_cli.search.cost.batch import Array, Batch, elements_of
+from mirage_cli.search.cost.live import Lanes
+from mirage_cli.search.cost.products import Product
+from mirage_cli.search.cost.traffic import Lines, in_a_row
+from mirage_cli.search.cost.work import Block, Model, Work
 from mirage_cli.target.gpus import Target
 
 OPERAND_BYTES = 2
@@ -482,3 +482,9 @@ def used(x: Launch, axes: tuple[str, ...], lines: Lines | None, size: float) -> 
     for a, _ in _aligned(x, lines) if lines is not None else ():
         run = np.maximum(run, size * block[a])  # of a window: y of y + i
     return np.minimum(1.0, run / LINE_BYTES) ** x.target.costs.waste
+
+
+def warps_along(p: Multiplied, warps: Array) -> tuple[Array, Array]:
+    """Warps along the rows and along the columns of a product."""
+    down = np.minimum(warps, np.maximum(1.0, np.ceil(p.rows / MIN_DOT)))
+    return down, np.ceil(warps / down)

@@ -14,7 +14,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.schedule import MIN_DOT, multiplied_as
-from mirage_cli.search.traffic import Lines
+from mirage_cli.search.cost.traffic import Lines
 
 
 @dataclass(frozen=True, slots=True)

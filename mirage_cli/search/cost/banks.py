@@ -14,9 +14,9 @@ from functools import reduce
 import numpy as np
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
-from mirage_cli.search.batch import Array, elements_of
-from mirage_cli.search.occupancy import Launch, Multiplied, Segment
-from mirage_cli.search.work import Block
+from mirage_cli.search.cost.batch import Array, elements_of
+from mirage_cli.search.cost.occupancy import Launch, Multiplied, Segment
+from mirage_cli.search.cost.work import Block
 
 SWIZZLED = 3
 READ_AT_ONCE = 8

@@ -24,8 +24,8 @@ from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
 from mirage_cli.ir.unrolled import Windows, unrolled, windows
 from mirage_cli.ir.whole import EXACT, LOADED, bounds
-from mirage_cli.search.alike import nameless, unnamed
-from mirage_cli.search.live import (
+from mirage_cli.search.cost.alike import nameless, unnamed
+from mirage_cli.search.cost.live import (
     Held,
     Lanes,
     Moment,
@@ -37,8 +37,8 @@ from mirage_cli.search.live import (
     reduced,
     spaces_of_sums,
 )
-from mirage_cli.search.products import FromBits, Product, from_bits, product_of, unscaled
-from mirage_cli.search.traffic import (
+from mirage_cli.search.cost.products import FromBits, Product, from_bits, product_of, unscaled
+from mirage_cli.search.cost.traffic import (
     BufferPart,
     Lines,
     alike_along,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import KernelSchedule, whole_blocks
+from mirage_cli.search.cost.work import Formed, Model
 from mirage_cli.search.roles import BESIDE_SCAN, MAX_BLOCK
-from mirage_cli.search.work import Formed, Model
 
 Array = NDArray[np.float64]
 MAX_ACCUMULATORS = 33792
