@@ -19,7 +19,7 @@ from triton.backends.nvidia import driver as nvidia
 from triton.compiler.compiler import CompiledKernel
 
 from mirage_cli.codegen.export import ExportInfo, load_export
-from mirage_cli.codegen.selfcheck import CpuTime, cpu_time
+from mirage_cli.codegen.exported.selfcheck import CpuTime, cpu_time
 from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program

@@ -73,7 +73,7 @@ def export(
 
     It needs only torch and triton, and is written anew from the stored μGraph.
     """
-    from mirage_cli.codegen.bare import bare_source, layer_source
+    from mirage_cli.codegen.exported.bare import bare_source, layer_source
     from mirage_cli.pipeline.written import export_all, export_plan, written_anew
 
     if (kernel_only or layer) and (all_sizes or id is not None):

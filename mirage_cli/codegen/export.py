@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from mirage_cli.codegen.carried import CHECKS, carried
-from mirage_cli.codegen.exported_text import (
+from mirage_cli.codegen.exported.carried import CHECKS, carried
+from mirage_cli.codegen.exported.public import Templates, docstring, file_text, public_values, tables_text
+from mirage_cli.codegen.exported.start_text import start_body
+from mirage_cli.codegen.exported.text import (
     PLANNED,
     PUBLIC,
     RESERVED,
@@ -28,8 +30,6 @@ from mirage_cli.codegen.exported_text import (
     WITHOUT_AUTOCAST,
 )
 from mirage_cli.codegen.parts import Parts
-from mirage_cli.codegen.public import Templates, docstring, file_text, public_values, tables_text
-from mirage_cli.codegen.start_text import start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.writing import input_text, spelled, table_text, tuple_text, wrapped
 from mirage_cli.ir.derived import lower

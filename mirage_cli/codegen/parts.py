@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.exported.start_text import USED
 from mirage_cli.codegen.helpers import (
     BFLOAT16,
     BOUND,
@@ -32,7 +33,6 @@ from mirage_cli.codegen.helpers import (
     SCANS,
 )
 from mirage_cli.codegen.library import buffers_of, library_kernel
-from mirage_cli.codegen.start_text import USED
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.codegen.writing import (
     layout_of_box,

@@ -13,11 +13,10 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from mirage_cli.codegen.carried import CHECKS, carried
 from mirage_cli.codegen.export import ExportInfo, export_source, header_rows
-from mirage_cli.codegen.parts import Parts, patience
-from mirage_cli.codegen.public import Templates, docstring, file_text, public_values, tables_text
-from mirage_cli.codegen.sized_text import (
+from mirage_cli.codegen.exported.carried import CHECKS, carried
+from mirage_cli.codegen.exported.public import Templates, docstring, file_text, public_values, tables_text
+from mirage_cli.codegen.exported.sized_text import (
     EXACT,
     PLANNED_SIZED,
     PUBLIC_SIZED,
@@ -26,7 +25,8 @@ from mirage_cli.codegen.sized_text import (
     SELF_CHECK_SIZED,
     WITHOUT_AUTOCAST,
 )
-from mirage_cli.codegen.start_text import start_body
+from mirage_cli.codegen.exported.start_text import start_body
+from mirage_cli.codegen.parts import Parts, patience
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.writing import (
     filled,

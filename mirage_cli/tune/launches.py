@@ -1,4 +1,4 @@
-"""How the GPU process has Triton launch kernels: in a CUDA graph as exported files do (`codegen.overlap`)."""
+"""How the GPU process has Triton launch kernels: in a CUDA graph as exported files do (`codegen.exported.overlap`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any  # Triton's driver and launchers, which have no types
 
-from mirage_cli.codegen.overlap import releasing_kernels, starts_early
+from mirage_cli.codegen.exported.overlap import releasing_kernels, starts_early
 
 
 class Launches:

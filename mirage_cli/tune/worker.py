@@ -29,7 +29,7 @@ from typing import Any, TypeVar  # Any: what comes through a pipe
 
 import torch
 
-from mirage_cli.codegen.selfcheck import cpu_time
+from mirage_cli.codegen.exported.selfcheck import cpu_time
 from mirage_cli.ir.once import once
 from mirage_cli.tune.measure import (
     SAMPLE_TIMEOUT_S,

@@ -7,8 +7,8 @@ import ast
 import pytest
 import torch
 
-from mirage_cli.codegen.bare import bare_source, layer_source
 from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.exported.bare import bare_source, layer_source
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import MirageError
 from mirage_cli.spec.reader import parse_spec

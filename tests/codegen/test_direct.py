@@ -15,7 +15,8 @@ import pytest
 import torch
 import triton
 
-from mirage_cli.codegen.direct import (
+from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.exported.direct import (
     CONVENTION,
     KEPT_STREAMS,
     Memory,
@@ -24,10 +25,9 @@ from mirage_cli.codegen.direct import (
     starts_as_known,
     way_into_c,
 )
-from mirage_cli.codegen.export import export_source, load_export
-from mirage_cli.codegen.exported_text import RESERVED
-from mirage_cli.codegen.selfcheck import BATCH, BATCHES, CpuTime, cpu_time
-from mirage_cli.codegen.start_text import USED
+from mirage_cli.codegen.exported.selfcheck import BATCH, BATCHES, CpuTime, cpu_time
+from mirage_cli.codegen.exported.start_text import USED
+from mirage_cli.codegen.exported.text import RESERVED
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.spec.reader import parse_spec

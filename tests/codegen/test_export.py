@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen.carried import PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.export import ExportInfo, export_source, kernels_source, load_export
-from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.exported.carried import PLANS_WITH_MAPS, carried
+from mirage_cli.codegen.exported.globals import without_global
 from mirage_cli.codegen.helpers import HELPERS
 from mirage_cli.codegen.library import makes_result
 from mirage_cli.codegen.parts import launch_sizes

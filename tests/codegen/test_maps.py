@@ -13,9 +13,9 @@ import triton
 from triton.backends.nvidia import driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mirage_cli.codegen.direct import Plan, first_call
 from mirage_cli.codegen.export import export_source, load_export
-from mirage_cli.codegen.maps import KEPT_MAPS, RecordedBoxKernel
+from mirage_cli.codegen.exported.direct import Plan, first_call
+from mirage_cli.codegen.exported.maps import KEPT_MAPS, RecordedBoxKernel
 from tools.launch_overhead import StubCompiled, StubDriver, StubKernel, c_launcher, chain, schedule_of
 
 MAP = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [16, 16], "fp4_padded": False}

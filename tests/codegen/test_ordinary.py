@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mirage_cli.codegen.export import ExportInfo, load_export
-from mirage_cli.codegen.ordinary import has_tangent, only_numbers
+from mirage_cli.codegen.exported.ordinary import has_tangent, only_numbers
 from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.ir.program import Builder, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen import direct, overlap
-from mirage_cli.codegen.direct import Step, captured
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
-from mirage_cli.codegen.overlap import KernelNode, releasing_kernels, starts_early
+from mirage_cli.codegen.exported import direct, overlap
+from mirage_cli.codegen.exported.direct import Step, captured
+from mirage_cli.codegen.exported.overlap import KernelNode, releasing_kernels, starts_early
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.tune.launches import Launches
 from mirage_cli.tune.normal import normalised

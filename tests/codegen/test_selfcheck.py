@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_cli.codegen.selfcheck import time_beside_eager
+from mirage_cli.codegen.exported.selfcheck import time_beside_eager
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mirage_cli
-from mirage_cli.codegen.ordinary import only_numbers
+from mirage_cli.codegen.exported.ordinary import only_numbers
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.models import beside as beside_module

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen.selfcheck import CpuTime
+from mirage_cli.codegen.exported.selfcheck import CpuTime
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.bench import baseline, run_bench

@@ -22,7 +22,7 @@ import torch
 from torch.fx.graph import CodeGen
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_structure
 
-from mirage_cli.codegen.ordinary import only_numbers
+from mirage_cli.codegen.exported.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.models.beside import Beside, given_to, region_beside, timed, unchanged

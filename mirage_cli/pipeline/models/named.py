@@ -20,7 +20,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.fx.node import has_side_effect
 
-from mirage_cli.codegen.ordinary import TORCH
+from mirage_cli.codegen.exported.ordinary import TORCH
 from mirage_cli.ir.once import once
 from mirage_cli.pipeline.models.inplace import GIVEN
 from mirage_cli.pipeline.models.passes import is_view, memory_of, rematerialisable

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_cli.codegen.public import interface
+from mirage_cli.codegen.exported.public import interface
 from mirage_cli.errors import NoKernelError, PackageError
 from mirage_cli.ir.program import dims_text
 from mirage_cli.pipeline.callers import Kernel

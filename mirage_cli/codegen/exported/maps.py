@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any  # Triton's compiled kernels and descriptors, which have no types
 
-from mirage_cli.codegen.direct import RecordedKernel, Step, UnknownLaunchError
+from mirage_cli.codegen.exported.direct import RecordedKernel, Step, UnknownLaunchError
 
 # What stands for a descriptor in a launch by Triton 3.6 and 3.7 (`wrap_handle_tensordesc`), without blanks.
 EXPANSION = ".extend(make_tensordesc_arg(arg,tensordesc_meta[tensordesc_idx]))"

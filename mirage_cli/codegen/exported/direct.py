@@ -13,7 +13,7 @@ from typing import Any, NamedTuple  # Any: Triton's kernels and launches, which 
 import torch
 import triton
 
-from mirage_cli.codegen.overlap import releasing_kernels, starts_early
+from mirage_cli.codegen.exported.overlap import releasing_kernels, starts_early
 
 # How Triton 3.6 and 3.7 start a kernel that is compiled (`CompiledKernel.__getitem__`), without blanks.
 CONVENTION = (

@@ -1,11 +1,11 @@
 """The fixed parts of exported files that serve several sizes, with @places@ to fill; the others are those of
-`exported_text`."""
+`text`."""
 
 from __future__ import annotations
 
 import re
 
-from mirage_cli.codegen.exported_text import CALLS, WHERE
+from mirage_cli.codegen.exported.text import CALLS, WHERE
 
 PUBLIC_SIZED = '''
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

@@ -13,8 +13,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.codegen.carried import PLANS, PLANS_WITH_MAPS, carried
-from mirage_cli.codegen.exported_text import (
+from mirage_cli.codegen.exported.carried import PLANS, PLANS_WITH_MAPS, carried
+from mirage_cli.codegen.exported.globals import without_global
+from mirage_cli.codegen.exported.text import (
     ALLOCATORS,
     APART,
     BUILTIN,
@@ -30,7 +31,6 @@ from mirage_cli.codegen.exported_text import (
     TRAINED,
     WRITE,
 )
-from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.parts import Parts
 from mirage_cli.codegen.writing import WIDTH, filled, tuple_text, wrapped
 from mirage_cli.ir.inplace import reread

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent
-PLANS = ("codegen/overlap.py", "codegen/direct.py", "codegen/ordinary.py")
-PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
+PACKAGE = Path(__file__).parents[2]
+PLANS = ("codegen/exported/overlap.py", "codegen/exported/direct.py", "codegen/exported/ordinary.py")
+PLANS_WITH_MAPS = (*PLANS, "codegen/exported/maps.py")
 CHECKS = (
     "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/distance.py", "verify/rounding.py", "verify/lies.py",
     "verify/decided.py", "verify/pieces.py", "verify/yardstick.py", "verify/halves.py",
-    "codegen/selfcheck.py",
+    "codegen/exported/selfcheck.py",
 )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.exported.globals import without_global
+from mirage_cli.codegen.exported.public import interface
 from mirage_cli.codegen.parts import Parts
-from mirage_cli.codegen.public import interface
 from mirage_cli.codegen.writing import wrapped
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.mugraph import MuGraph
