@@ -13,6 +13,15 @@ from functools import cached_property
 from mirage_cli.algebra.canonical import Algebra, Atom, Form
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import FOLDS, OPS, Number, Type
+from mirage_cli.ir.precision import (
+    chosen_values,
+    decisive_values,
+    exact_values,
+    float_types,
+    promoted_values,
+    values_added_back,
+    widened_values,
+)
 from mirage_cli.ir.program import FLOAT8, HALVES, Program, cast_of, tensor_type
 
 Source = Form | int | Number
@@ -116,22 +125,23 @@ class Decomposition:
     @cached_property
     def decisive(self) -> frozenset[str]:
         """The program's values that decisions are made of."""
-        return self.program.decisive()
+        return decisive_values(self.program)
 
     @cached_property
     def exact(self) -> frozenset[Form]:
-        return frozenset(f for v in self.program.exact() for f in self.forms[v])
+        return frozenset(f for v in exact_values(self.program) for f in self.forms[v])
 
     @cached_property
     def precise(self) -> frozenset[Form]:
         p = self.program
-        values = ((p.exact() | p.promoted()) - p.widened() | p.added_back() | p.internals) - p.chosen().keys()
+        values = (exact_values(p) | promoted_values(p)) - widened_values(p) | values_added_back(p) | p.internals
+        values -= chosen_values(p).keys()
         return frozenset(f for v in values for f in self.forms[v])
 
     @cached_property
     def rounded(self) -> Mapping[Form, str]:
-        types = self.program.float_types()
-        found = {f: dtype for v, dtype in self.program.chosen().items() for f in self.forms[v]}
+        types = float_types(self.program)
+        found = {f: dtype for v, dtype in chosen_values(self.program).items() for f in self.forms[v]}
         for e in self.program.eqns:
             own = [f for f in self.forms[e.out] if self.own.get(f) == e.out and OPS[e.op].kind != "reduction"]
             for f in self.forms[e.out] if cast_of(e) else own:

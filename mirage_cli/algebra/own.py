@@ -12,7 +12,8 @@ from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS, Number
-from mirage_cli.ir.program import Eqn, Program, Tensor, product_type, tables_of
+from mirage_cli.ir.precision import float_types, product_type
+from mirage_cli.ir.program import Eqn, Program, Tensor, tables_of
 
 
 def own_nodes(d: Decomposition, versions: Iterable[dict[str, Form]]) -> tuple[dict[Form, list[Node]], set[Form]]:
@@ -139,6 +140,6 @@ def _steps_of(d: Decomposition, e: Eqn, args: tuple[Form | Number, ...]) -> tupl
         return Step("mul", args), Step("sum", (0,), e.axes)
     if e.op == "dot":
         types = [d.products[total] for f in d.forms[e.out] for total in sums_over(f, e.axes)]
-        dtype = types[0] if types else product_type(e, d.program.float_types(), d.program.dtype)
+        dtype = types[0] if types else product_type(e, float_types(d.program), d.program.dtype)
         return (typed_dot(d, *args, axes=e.axes, dtype=dtype),)
     return (Step(e.op, args, e.axes),)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from mirage_cli.algebra.canonical import Atom, Form, sums_over
 from mirage_cli.algebra.graph import Decomposition, Source, Step
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import HALVES, product_type
+from mirage_cli.ir.precision import float_types, product_type
+from mirage_cli.ir.program import HALVES
 
 
 def note_products(d: Decomposition, forms: Mapping[str, Form]) -> None:
     """Takes down in which type the program multiplies under each Σ."""
-    types = d.program.float_types()
+    types = float_types(d.program)
     for e in d.program.eqns:
         if e.op == "dot":
             dtype = product_type(e, types, d.program.dtype)
@@ -62,7 +63,7 @@ def _fits(d: Decomposition, form: Form, dtype: str) -> bool:
     float16 it is a value of this type in the program, or what is made of float32 in it lies between 0 and 1."""
     if dtype == "bfloat16":
         return True
-    types = d.program.float_types()
+    types = float_types(d.program)
     if any(form in d.forms[v] for v, own in types.items() if own == dtype):
         return True
     single = d.program.dtype == "float32"

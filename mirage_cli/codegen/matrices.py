@@ -8,7 +8,8 @@ from typing import NamedTuple
 from mirage_cli.codegen.axisnames import merged
 from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import Axes
-from mirage_cli.ir.program import HALVES, Eqn, promoted
+from mirage_cli.ir.precision import promoted_dtype
+from mirage_cli.ir.program import HALVES, Eqn
 from mirage_cli.ir.schedule import (
     MIN_BYTES_DEPTH,
     MIN_DOT,
@@ -68,7 +69,7 @@ def operand_types(k: ScheduledKernel, e: Eqn, m: Matrices) -> tuple[str, str]:
         left, right = ("float32" if v in k.float32_products else multiplied_as(k.type_of(v)) for v in (m.left, m.right))
         return (left, right) if k.schedule.tf32x3 else ("float32", "float32")
     kinds = (k.type_of(v) for v in (m.left, m.right))
-    small = promoted((t if t in HALVES else k.graph.dtype for t in kinds), k.graph.dtype)
+    small = promoted_dtype((t if t in HALVES else k.graph.dtype for t in kinds), k.graph.dtype)
     if kind is not None:
         return k.type_of(m.left), k.type_of(m.right)
     return small, small

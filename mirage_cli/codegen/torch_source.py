@@ -3,7 +3,7 @@
 The text computes in the dtype of its floating-point inputs and takes sizes from their shapes wherever an input has the
 axis, so one function serves as baseline (float16 inputs), as reference (float64 inputs) and at other sizes. Where some
 inputs are float32 and others of a smaller type, what float32 inputs reach is float32, as PyTorch promotes (and as
-`Program.exact` has it for kernels), and nothing else is.
+`exact_values` has it for kernels), and nothing else is.
 """
 
 from __future__ import annotations

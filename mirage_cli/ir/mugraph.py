@@ -21,6 +21,7 @@ from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
 from mirage_cli.ir.hashed import hashed_once
+from mirage_cli.ir.precision import in_float32
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
     HALVES,
@@ -30,7 +31,6 @@ from mirage_cli.ir.program import (
     Tensor,
     cast_of,
     distinct_tables,
-    in_float32,
     resized_dims,
     tables_of,
 )

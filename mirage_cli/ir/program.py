@@ -445,112 +445,9 @@ class Program:
         """Every value by name: inputs first, then results in order."""
         return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}
 
-    def float_types(self) -> Mapping[str, str]:
-        """Of each floating-point value, the type that PyTorch's promotion gives it; of float8, as inputs are."""
-        found = {t.name: t.dtype for t in self.inputs if tensor_type(t) == "float"}
-        for e in self.eqns:
-            if e.type == "float":
-                found[e.out] = result_dtype(e, found, self.dtype)
-        return found
-
-    def exact(self) -> frozenset[str]:
-        """What float32 inputs reach in a program of a smaller type, and no cast has rounded: PyTorch computes that in
-        float32."""
-        return self.unrounded(in_float32(self.eqns, (t.name for t in self.inputs if t.dtype == "float32")))
-
-    def unrounded(self, values: Collection[str]) -> frozenset[str]:
-        """Of these values those that something else reads than casts to one type of 16 bits."""
-        outputs = {t.name: {""} for t in self.outputs}
-        read: dict[str, set[str]] = {}
-        for e in self.eqns:
-            for v in e.values:
-                read.setdefault(v, outputs.get(v, set[str]()).copy()).add(cast_of(e))
-        return frozenset(v for v in values if not (len(own := read.get(v, {""})) == 1 and own <= HALVES))
-
-    def promoted(self) -> frozenset[str]:
-        """float32 outputs, and what elementwise operators make of them: PyTorch's type promotion keeps that in float32,
-        and a smaller type may not have its range."""
-        found = {t.name for t in self.outputs if t.dtype == "float32"}
-        for e in self.eqns:
-            if OPS[e.op].kind == "elementwise" and cast_of(e) in ("", "float32") and found & set(e.values):
-                found.add(e.out)
-        return self.unrounded(found)
-
-    def added_back(self) -> frozenset[str]:
-        """What elementwise operators make of a computed value that is added to it again, as of z in z - softplus(z):
-        where z is 500, PyTorch's two terms are rounded alike and cancel. One that is rounded to 16 bits beside one that
-        is not would leave the rounding error."""
-        place = {e.out: n for n, e in enumerate(self.eqns)}
-        made_of = [0] * len(self.eqns)  # bits: the places of what elementwise operators make each value of
-        found = set[str]()
-        for n, e in enumerate(self.eqns):
-            if OPS[e.op].kind != "elementwise" or e.type != "float":
-                continue
-            own = [place[v] for v in e.values if v in place]
-            for m in own:
-                made_of[n] |= made_of[m] | 1 << m
-            if len(OPS[e.op].linear) == 2:
-                pairs = [(x, y) for x in own for y in own if made_of[y] >> x & 1]
-                found |= {
-                    self.eqns[m].out
-                    for x, y in pairs
-                    for m in range(x + 1, y + 1)
-                    if (m == y or made_of[y] >> m & 1) and made_of[m] >> x & 1 and not cast_of(self.eqns[m])
-                }
-        return frozenset(found)
-
-    def decisive(self) -> frozenset[str]:
-        """What decisions are made of, but for what floating-point sums lie between: masks, integers and float8 as
-        outputs, and arguments of functions that jump. Where such a value is half-way between two results, its last bit
-        decides."""
-        found = {t.name for t in self.outputs if t.dtype in FLOAT8 or tensor_type(t) != "float"}
-        for e in reversed(self.eqns):
-            row = OPS[e.op]
-            summed = row.kind in ("reduction", "contraction") and not row.extremum and e.type == "float"
-            if row.jumps or (e.out in found and not summed):
-                found |= set(e.values)
-        return frozenset(found)
-
-    def widened(self) -> frozenset[str]:
-        """Values of float32 that PyTorch makes of one of 16 bits by a cast alone: they are as exact in 16 bits."""
-        types = self.float_types()
-        own = {e.out for e in self.eqns if e.out not in self.internals and OPS[e.op].kind != "reduction"}
-        casts = (e for e in self.eqns if cast_of(e) == "float32")
-        return frozenset(e.out for e in casts if types.get(e.values[0]) in HALVES and e.values[0] in own)
-
-    def chosen(self) -> dict[str, str]:
-        """Values that are numbers of inputs of 16 bits, or infinite, and this type: what is read of such an input, what
-        masks leave of it, and its largest and least elements are as exact in 16 bits."""
-        found = {t.name: t.dtype for t in self.inputs if t.dtype in HALVES}
-        for e in self.eqns:
-            if e.op == "rename" or OPS[e.op].extremum:
-                own: Collection[Arg] = e.values[:1]
-            else:
-                own = [a for a in e.args[1:] if a not in (math.inf, -math.inf)] if e.op == "where" else ()
-            types = {found.get(a, "") if isinstance(a, str) else "" for a in own}
-            if len(types) == 1 and "" not in types:
-                (found[e.out],) = types
-        return {e.out: found[e.out] for e in self.eqns if e.out in found}
-
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
         found.update((e.out, e.type) for e in self.eqns)
-        return found
-
-    def product_dtype(self) -> str:
-        """The type of operands whose rate bounds its products: float8 where both are of such inputs, casts, or products
-        with them; in float32, some may be of smaller values alone."""
-        found, types = self.dtype, self.float_types()
-        eights = {t.name: t.dtype for t in self.inputs if t.dtype in FLOAT8}
-        for e in self.eqns:
-            if e.op == "dot" and {*eights}.issuperset(e.values):
-                return eights[e.values[0]]
-            if e.op == "dot" and (small := product_type(e, types, self.dtype)) in HALVES:
-                found = small
-            if (e.op == "rename" or OPS[e.op].growth == "product") and (own := [v for v in e.values if v in eights]):
-                eights[e.out] = eights[own[0]]
-            if cast_of(e) in FLOAT8:
-                eights[e.out] = cast_of(e)
         return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
@@ -601,35 +498,6 @@ def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], 
 def cast_of(e: Eqn) -> str:
     """The type that an equation rounds to, if it is a cast."""
     return OPS[e.op].cast if e.op in OPS else ""
-
-
-def in_float32(eqns: Iterable[Eqn], values: Iterable[str]) -> set[str]:
-    """These values of float32, what equations make of them or cast to it, and of that what no cast rounds."""
-    found = {*values}
-    for e in eqns:
-        cast = cast_of(e)
-        if cast == "float32" or (not cast and found & set(e.values)):
-            found.add(e.out)
-    return found
-
-
-def promoted(types: Iterable[str], own: str) -> str:
-    """What values of these types are computed in together. own: the program's type, which float8 is brought to."""
-    some = {*types} - FLOAT8
-    return own if not some else some.pop() if len(some) == 1 else "float32"
-
-
-def result_dtype(e: Eqn, types: Mapping[str, str], own: str) -> str:
-    """The type of a floating-point result in PyTorch. types: of floating-point values. own: the program's."""
-    given = [types[v] for v in e.values if v in types]
-    if e.op == "rename" and given:
-        return given[0]
-    return cast_of(e) or promoted(given, own)
-
-
-def product_type(e: Eqn, types: Mapping[str, str], own: str) -> str:
-    """The type in which PyTorch multiplies the operands of a contraction. types, own: as of `result_dtype`."""
-    return promoted((types[v] for v in e.values if v in types), own)
 
 
 def tensor_type(t: Tensor) -> Type:

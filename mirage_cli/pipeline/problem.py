@@ -7,6 +7,7 @@ from functools import lru_cache
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
+from mirage_cli.ir.precision import product_dtype
 from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Problem, TensorSpec
@@ -18,7 +19,7 @@ def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must be read and written over measured rates, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
     lowered = in_parts(lower(program))
-    return target.floor_us(*program_bytes(lowered), product_flops(lowered), lowered.product_dtype())
+    return target.floor_us(*program_bytes(lowered), product_flops(lowered), product_dtype(lowered))
 
 
 def specs_of(program: Program) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

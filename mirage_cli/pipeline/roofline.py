@@ -13,6 +13,7 @@ from typing import Literal
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
+from mirage_cli.ir.precision import product_dtype
 from mirage_cli.ir.program import DTYPE_BYTES, Program
 from mirage_cli.ir.schedule import REGISTER_BYTES
 from mirage_cli.target.gpus import Target
@@ -65,7 +66,7 @@ def bounds(program: Program, target: Target) -> Roofline:
     flops, bytes_moved = product_flops(lowered), program_bytes(lowered)
     moved = sum(bytes_moved)
     levels = (
-        Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(lowered.product_dtype())),
+        Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(product_dtype(lowered))),
         Level("memory", moved, "B", moved / target.memory_us(*bytes_moved)),
         Level("L2", max(moved, _operand_bytes(lowered, flops, target)), "B", target.l2_bytes_per_us),
         Level("launches", 1, "kernels", 1 / target.launch_us),
@@ -83,7 +84,7 @@ def _operand_bytes(program: Program, flops: float, target: Target) -> float:
     if not volumes:
         return 0.0
     left_by_masks = flops / (2.0 * sum(volumes))
-    element = DTYPE_BYTES[program.product_dtype()]
+    element = DTYPE_BYTES[product_dtype(program)]
     held = (target.smem_per_sm_bytes + REGISTER_BYTES * target.regs_per_sm) / element
     return element * (2.0 * max(volumes) * left_by_masks / sqrt(held) - 2.0 * held * target.sms)
 

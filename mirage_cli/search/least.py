@@ -15,6 +15,7 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.once import once
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.placement import InexpressibleError
+from mirage_cli.ir.precision import product_dtype
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.search.cost.traffic import BufferPart, bytes_of, bytes_once, of_parts, part_of
 from mirage_cli.search.expand import Equations, Expansion, Space
@@ -46,7 +47,7 @@ class LeastWork:
         self.alternatives = space.bounds.alternatives
         self.worked_out: dict[Any, Any] = {}  # as `once` has it
         self.d, self.sizes, self.target = storage.d, storage.sizes, storage.target
-        own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
+        own = self.target.matrix_flops_per_us(product_dtype(self.d.program))
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
         self.of_steps = _Steps(self)
 

@@ -20,6 +20,7 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import ChangeError, Diagnostic, MirageError, SpecError
+from mirage_cli.ir.precision import float_types
 from mirage_cli.ir.program import HALVES, INTEGERS, Drawn, Eqn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
@@ -702,7 +703,7 @@ class _Reader(Document):
     def warn_mixed(self, program: Program, products: Mapping[str, tuple[int, int]]) -> None:
         """Warn of products of matrices of which one is float32 and one of 16 bits: PyTorch refuses them, and float32
         takes several times as long."""
-        types = program.float_types()
+        types = float_types(program)
         for e in (e for e in program.eqns if e.out in products):
             x, y = (program.values()[v] for v in e.values)
             mixed = {types[v] for v in e.values if v in types}

@@ -14,6 +14,7 @@ import torch
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
 from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.ir.precision import exact_values
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.float64 import reference64
@@ -298,7 +299,7 @@ def by_hand(X: torch.Tensor, W: torch.Tensor, B: torch.Tensor, V: torch.Tensor) 
 
 
 def test_float32_is_what_float32_inputs_reach_and_nothing_else() -> None:
-    """As in PyTorch and in `Program.exact`: the square of 1000 is too much for float16, also beside a float32 input."""
+    """As in PyTorch and in `exact_values`: the square of 1000 is too much for float16, also beside a float32 input."""
     p = parse_spec(MIXED).at()
     inputs = [torch.from_numpy(x) for x in inputs_of(p)]
     check(p, inputs_of(p))
@@ -308,7 +309,7 @@ def test_float32_is_what_float32_inputs_reach_and_nothing_else() -> None:
     assert outputs[0][0, 0] == 0
     for t, y, right in zip(p.outputs, outputs, by_hand(*inputs), strict=True):
         assert y.dtype == right.dtype == (torch.float32 if t.name in "YTZMC" else torch.float16), t.name
-        assert y.dtype == torch.float16 or t.name in p.exact()
+        assert y.dtype == torch.float16 or t.name in exact_values(p)
         assert torch.equal(y, right), t.name
 
 

@@ -19,6 +19,7 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.precision import chosen_values
 from mirage_cli.pipeline import backend
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.model import as_module
@@ -908,7 +909,7 @@ def test_what_is_made_of_16_bits_as_float32_is_float32() -> None:
     )
     program = found.regions[0].program
     plans = searched(program).plans
-    stored = {b for p in plans for b in p.graph.buffers if b.name not in lower(program).chosen()}
+    stored = {b for p in plans for b in p.graph.buffers if b.name not in chosen_values(lower(program))}
     assert len(plans) > 2 and {b.dtype for b in stored} == {"float32"}
 
 

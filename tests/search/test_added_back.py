@@ -9,6 +9,7 @@ import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.precision import values_added_back
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -77,4 +78,4 @@ def test_a_value_that_cancels_is_stored_as_exactly_as_it_is_computed_elsewhere()
 def test_what_is_added_back(program: str, found: set[str]) -> None:
     text = STICK[: STICK.index("  Z =")] + f"  {program}\noutputs:\n  O: [q, s]\n"
     text = text.replace(", r: 17", "").replace(", e: 16", "").replace("  V: [s, e]\n", "")
-    assert parse_spec(text).at().added_back() == found
+    assert values_added_back(parse_spec(text).at()) == found

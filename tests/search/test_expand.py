@@ -6,6 +6,7 @@ import pytest
 
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.placement import InexpressibleError
+from mirage_cli.ir.precision import widened_values
 from mirage_cli.ir.program import Program
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations, factors
@@ -68,7 +69,7 @@ def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
 
 def test_a_cast_of_whole_numbers_that_are_computed_widens_no_float() -> None:
     p = a_program("a = index(k) | b = sub(a, 5) | c = float32(b) | O = mul(X, c)", "O")
-    assert not p.widened()
+    assert not widened_values(p)
 
 
 def test_an_output_in_float16_is_not_read_again_where_eager_has_float32() -> None:

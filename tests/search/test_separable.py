@@ -6,6 +6,7 @@ import pytest
 
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.precision import chosen_values
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.separable import separable
 from mirage_cli.spec.reader import parse_spec
@@ -111,7 +112,7 @@ def test_the_largest_element_of_16_bits_lies_in_memory_as_such(program: str, dty
     assert p is not None
     d = decompose(p)
     assert [d.rounded.get(f) for f in d.forms["O_rest"]] == [dtype]
-    assert (p.chosen().keys() >= {"O_rest", "O"}) == (dtype is not None)
+    assert (chosen_values(p).keys() >= {"O_rest", "O"}) == (dtype is not None)
 
 
 def test_kernels_that_keep_it_in_16_bits_are_right(interpreter: Interpreter) -> None:
