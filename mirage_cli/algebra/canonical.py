@@ -22,7 +22,8 @@ from typing import Any, Self  # what an atom is made of, which differs by kind
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
 from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.once import once
-from mirage_cli.ir.ops import FOLDS, OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import FOLDS, OPS
 
 MAX_POWER_BITS = 1000
 """Of a number's power; beyond, the power stays an operator."""

@@ -12,7 +12,8 @@ from functools import cached_property
 
 from mirage_cli.algebra.canonical import Algebra, Atom, Form
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.ops import FOLDS, OPS, Number, Type
+from mirage_cli.ir.op import Number, Type
+from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.precision import (
     chosen_values,
     decisive_values,

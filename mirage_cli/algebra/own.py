@@ -11,7 +11,8 @@ from mirage_cli.algebra.steps import constant
 from mirage_cli.algebra.typed import typed_dot
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import substitution_text
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.precision import float_types, product_type
 from mirage_cli.ir.program import Eqn, Program, Tensor, tables_of
 

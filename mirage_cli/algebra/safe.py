@@ -12,7 +12,8 @@ from fractions import Fraction
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono, is_nonnegative
 from mirage_cli.algebra.steps import constant
 from mirage_cli.ir.access import plain
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program
 
 

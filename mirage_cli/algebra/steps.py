@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from mirage_cli.algebra.canonical import ONE, Form, Mono
 from mirage_cli.algebra.graph import Decomposition, Node, Source, Step
-from mirage_cli.ir.ops import Number
+from mirage_cli.ir.op import Number
 
 
 class Steps:

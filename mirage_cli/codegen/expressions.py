@@ -21,7 +21,8 @@ from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import Index, dims_of_atom, strides
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.ops import OPS, Number, exact_inverse
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Anew, Loop
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Arg, Eqn, cast_of
 from mirage_cli.ir.reach import kept

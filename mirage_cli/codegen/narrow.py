@@ -17,7 +17,8 @@ from mirage_cli.codegen.blocks import ScheduledKernel
 from mirage_cli.codegen.nodes import RAISED, WORD_BITS, Axes, Expr
 from mirage_cli.ir.access import Quotient, atom_index, combined, index, remainder
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.ops import OPS, Bits, power_of_two
+from mirage_cli.ir.op import Bits
+from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.positions import position_of
 from mirage_cli.ir.program import Arg, Eqn
 from mirage_cli.ir.whole import EXACT

@@ -36,7 +36,8 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.named import Named, by_names
-from mirage_cli.ir.ops import OPS, Number, Op, Type, torch_reduced
+from mirage_cli.ir.op import Number, Op, Type, torch_reduced
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import (
     DTYPE_BYTES,
     DTYPES,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.ir.access import Index, combined
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.positions import of_number, of_positions
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, equation, live_eqns, sort_dims
 

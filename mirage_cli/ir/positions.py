@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_cli.ir.access import Index, combined, index, quotient, remainder
-from mirage_cli.ir.ops import Number
+from mirage_cli.ir.op import Number
 from mirage_cli.ir.program import Arg, Eqn
 
 

@@ -30,7 +30,8 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index, substitution, substitution_text
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.ops import OPS, Number, Type, result_type
+from mirage_cli.ir.op import Number, Type, result_type
+from mirage_cli.ir.ops import OPS
 
 DTYPES = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",

@@ -19,7 +19,8 @@ from math import isinf, prod
 
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import substitution_text
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.ir.rewriter import Rewriter
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from mirage_cli.ir.access import access_text
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.ops import Number
+from mirage_cli.ir.op import Number
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.verify.proof import forms_of

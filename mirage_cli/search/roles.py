@@ -17,7 +17,8 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.graph import Decomposition
 from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
-from mirage_cli.ir.ops import FOLDS, OPS, Type
+from mirage_cli.ir.op import Type
+from mirage_cli.ir.ops import FOLDS, OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.scans import possible, reduces, with_scans

@@ -14,7 +14,8 @@ import numpy as np
 from mirage_cli.ir.access import Index, Lookup, of_nothing
 from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
-from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
+from mirage_cli.ir.op import Number, Op
+from mirage_cli.ir.ops import MAX_BITS, OPS, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
 from mirage_cli.spec.indices import IndexReader, index_count
 from mirage_cli.spec.integers import Integers

@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from mirage_cli.ir.derived import DERIVED
-from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.ir.op import Op
+from mirage_cli.ir.ops import OPS
 from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT, SIZE
 
 PAD = "pad"

@@ -14,7 +14,8 @@ from math import prod
 
 from mirage_cli.ir.access import Index, plain
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.ops import OPS, Growth, Known
+from mirage_cli.ir.op import Growth, Known
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Index, Tables
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.drawn import PADDED
-from mirage_cli.ir.ops import Number, Type
+from mirage_cli.ir.op import Number, Type
 from mirage_cli.verify.contracted import contracted, taint_of
 from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (

@@ -10,7 +10,8 @@ from typing import Any  # arrays of any element type, and numbers of `OPS`
 import numpy as np
 
 from mirage_cli.ir.access import Tables
-from mirage_cli.ir.ops import OPS, Number, Type
+from mirage_cli.ir.op import Number, Type
+from mirage_cli.ir.ops import OPS
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.places import (
     NAMED,

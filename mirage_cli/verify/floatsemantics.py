@@ -10,7 +10,8 @@ import numpy as np
 
 from mirage_cli.ir.access import Tables
 from mirage_cli.ir.access_text import parse_index
-from mirage_cli.ir.ops import OPS, Number, Type
+from mirage_cli.ir.op import Number, Type
+from mirage_cli.ir.ops import OPS
 from mirage_cli.verify.field import placed
 from mirage_cli.verify.places import NAMED, check_overlap, check_places, named, places_of, renamed, taken, window_places
 from mirage_cli.verify.residues import aligned

@@ -19,7 +19,8 @@ from mirage_cli.algebra.canonical import Algebra, Form
 from mirage_cli.ir.access import Access, Index, plain, renames
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.op import Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Merged, Part, Program, Tensor
 
 

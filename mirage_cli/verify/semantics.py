@@ -12,7 +12,7 @@ from typing import Any, Protocol  # values of a semantics, each with its own
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Tables
-from mirage_cli.ir.ops import Number, Type
+from mirage_cli.ir.op import Number, Type
 
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]

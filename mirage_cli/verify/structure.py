@@ -9,7 +9,8 @@ from mirage_cli.ir.footprint import is_injective
 from mirage_cli.ir.inplace import too_late
 from mirage_cli.ir.merge import between_parts
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
-from mirage_cli.ir.ops import OPS, Type
+from mirage_cli.ir.op import Type
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import (
     Eqn,

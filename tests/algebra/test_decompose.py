@@ -9,7 +9,7 @@ from mirage_cli.algebra.decompose import decompose
 from mirage_cli.algebra.graph import Decomposition, Node
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
-from mirage_cli.ir.ops import Number
+from mirage_cli.ir.op import Number
 from mirage_cli.ir.program import Program
 from tests.mugraphs import CASES
 from tests.programs import program

@@ -13,7 +13,8 @@ import torch
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.ir.op import Op
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.precision import exact_values
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.spec.reader import parse_spec

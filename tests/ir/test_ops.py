@@ -28,7 +28,8 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import OPS, Op, Type, flops_of, power_of_two, result_type
+from mirage_cli.ir.op import Op, Type, result_type
+from mirage_cli.ir.ops import OPS, flops_of, power_of_two
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
-from mirage_cli.ir.ops import OPS, Op, power_of_two
+from mirage_cli.ir.op import Op
+from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
