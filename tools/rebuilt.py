@@ -19,7 +19,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import canonical_text, mugraph_id
-from mirage_cli.pipeline.benchmark import measurement_of
+from mirage_cli.pipeline.bench.benchmark import measurement_of
 from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.written import info_of
 from mirage_cli.spec.reader import load_spec

@@ -46,9 +46,9 @@ from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
-    from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.bench.benchmark import Document
+    from mirage_cli.pipeline.bench.gate import Compared
     from mirage_cli.pipeline.cluster import Cluster
-    from mirage_cli.pipeline.gate import Compared
     from mirage_cli.pipeline.session import Session
     from mirage_cli.store.store import Database
 
@@ -113,8 +113,8 @@ def bench(
     each program is timed by one of the workers that hold a GPU.
     """
     from mirage_cli.cli import benchpage
-    from mirage_cli.pipeline import gate
-    from mirage_cli.pipeline.benchmark import AGAINST
+    from mirage_cli.pipeline.bench import gate
+    from mirage_cli.pipeline.bench.benchmark import AGAINST
     from mirage_cli.pipeline.searching import Options
     from mirage_cli.pipeline.session import Session
     from mirage_cli.store.records import identity
@@ -199,7 +199,7 @@ def measured(
 ) -> Iterator[Document | str]:
     """The row of each program, or why there is none. A program without a kernel is searched and tuned first."""
     from mirage_cli.cli.tables import about_text
-    from mirage_cli.pipeline.benchmark import run
+    from mirage_cli.pipeline.bench.benchmark import run
     from mirage_cli.pipeline.kept import has_kernel
     from mirage_cli.pipeline.optimize import finish
     from mirage_cli.pipeline.searchers import search_all

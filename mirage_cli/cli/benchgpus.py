@@ -18,7 +18,7 @@ from mirage_cli.target.files import write_text
 if TYPE_CHECKING:
     from mirage_cli.cli.layout import Sheet
     from mirage_cli.ir.program import Program
-    from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.bench.benchmark import Document
     from mirage_cli.pipeline.session import Session
 
 
@@ -36,7 +36,7 @@ def check_gpus(gpus: int, gate: bool, here: bool) -> None:
 def bench_gpus(session: Session, programs: Sequence[tuple[Program, str]], gpus: int, json_file: Path | None) -> None:
     """Prints a row for each program. Exit code 1 where one is wrong, or has none."""
     from mirage_cli.cli.tables import sizes_text
-    from mirage_cli.pipeline.several import measured_split
+    from mirage_cli.pipeline.bench.several import measured_split
 
     rows: list[Document] = []
     problems: list[str] = []

@@ -12,7 +12,7 @@ from mirage_cli.cli.tables import bench_contexts, bench_figure, bench_time, sche
 from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.bench.benchmark import Document
 
 BAR, LABEL, HEIGHT = 420, 380, 22
 ALONE = """\

@@ -14,7 +14,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.store.results import About, Finalist, KernelResult, Lost, Result, Tuning
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.bench.benchmark import Document
 
 
 def figure(x: float | None) -> str:

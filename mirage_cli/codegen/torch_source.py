@@ -35,7 +35,6 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
-from mirage_cli.ir.named import Named, by_names
 from mirage_cli.ir.op import Number, Op, Type, torch_reduced
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import (
@@ -51,8 +50,9 @@ from mirage_cli.ir.program import (
     number_type,
     tensor_type,
 )
+from mirage_cli.ir.rewrites.named import Named, by_names
+from mirage_cli.ir.rewrites.shared import shared
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
-from mirage_cli.ir.shared import shared
 
 BY_MATRIX = """
 def by_matrix(x, w, named):
@@ -73,7 +73,7 @@ def torch_source(program: Program, name: str = "reference", blocked: Sequence[st
     """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
 
     blocked: axes of which it may be asked for some positions: from `start_AXIS` on, `size_AXIS` many.
-    Rows that share a matrix are multiplied by it at once (`ir/shared.py`).
+    Rows that share a matrix are multiplied by it at once (`ir/rewrites/shared.py`).
     Inputs that the program changes are changed; where nothing else is asked for, it returns None. Outputs are
     contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
     """

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any  # what an interpreter computes with: arrays, residues, forms
 
 import numpy as np
 

@@ -22,7 +22,7 @@ from mirage_cli import __version__
 from mirage_cli.errors import ExecutorError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import onworker
-from mirage_cli.pipeline.benchmark import Document
+from mirage_cli.pipeline.bench.benchmark import Document
 from mirage_cli.pipeline.kept import stored_result, stored_search
 from mirage_cli.pipeline.keys import keys_of
 from mirage_cli.pipeline.onworker import GPU, Compared, Finished, Job, compare_here, finish_here

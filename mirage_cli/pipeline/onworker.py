@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any  # dask is an extra, which may not be there
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.benchmark import Document, run
+from mirage_cli.pipeline.bench.benchmark import Document, run
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.searching import Failed, Found, Options

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.precision import product_dtype
 from mirage_cli.ir.program import Program, Tensor, spread
+from mirage_cli.ir.rewrites.joined import in_parts
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Problem, TensorSpec
 from mirage_cli.verify.facts import blocks_of, independent_axis, longest_sum, where_outputs_lie

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from mirage_cli.ir.blocked import blocked
-from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import beside_in_products
-from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.running import LEAST, in_scans
-from mirage_cli.ir.selected import selected
-from mirage_cli.ir.separable import separable
-from mirage_cli.ir.skewed import by_entries, over_entries, skewed
-from mirage_cli.ir.windowed import by_rows
+from mirage_cli.ir.rewrites.blocked import blocked
+from mirage_cli.ir.rewrites.joined import by_parts
+from mirage_cli.ir.rewrites.pieces import in_pieces
+from mirage_cli.ir.rewrites.running import LEAST, in_scans
+from mirage_cli.ir.rewrites.selected import selected
+from mirage_cli.ir.rewrites.separable import separable
+from mirage_cli.ir.rewrites.skewed import by_entries, over_entries, skewed
+from mirage_cli.ir.rewrites.windowed import by_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from math import prod, sqrt
 from typing import Literal
 
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.joined import in_parts
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.precision import product_dtype
 from mirage_cli.ir.program import DTYPE_BYTES, Program
+from mirage_cli.ir.rewrites.joined import in_parts
 from mirage_cli.ir.schedule import REGISTER_BYTES
 from mirage_cli.target.gpus import Target
 

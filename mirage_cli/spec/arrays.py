@@ -205,10 +205,14 @@ class Names:
 
 
 class Trace:
-    """Collects arrays. A program is one trace. named: sizes of axes that keep their names: they differ by call."""
+    """Collects arrays. A program is one trace.
 
-    def __init__(self, named: Container[int] = ()) -> None:
-        self.named = named
+    named: sizes of axes that keep their names: they differ by call. moves: of a graph of PyTorch, which nodes copy
+    elements and compute nothing.
+    """
+
+    def __init__(self, named: Container[int] = (), moves: Callable[[object], bool] = lambda _: False) -> None:
+        self.named, self.moves = named, moves
         self.arrays: list[Array] = []
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held

@@ -20,7 +20,7 @@ from mirage_cli.ir.merge import merge_axes, read_in_parts
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
-from mirage_cli.ir.running import pairs_of
+from mirage_cli.ir.rewrites.running import pairs_of
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
 from mirage_cli.search.cost.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled

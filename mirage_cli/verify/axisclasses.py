@@ -10,7 +10,7 @@ from functools import lru_cache
 from mirage_cli.ir.access import Index, Quotient, Remainder, renames
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.running import pairs_of
+from mirage_cli.ir.rewrites.running import pairs_of
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
 """A name in the text of an index."""
@@ -19,8 +19,8 @@ AXIS = re.compile(r"[A-Za-z_]\w*")
 class AxisClasses:
     """The classes. Two axes are in one class where one is loaded, stored or renamed as the other, or, of those that the
     μGraph alone has, as its neighbours (blocks, and those before them), or where what is along one is reduced up to
-    each position of the other (`ir.running`). An axis of the μGraph that nothing ties to the program is in the class of
-    the program's axes of its size, unless it is of blocks (see `counted`)."""
+    each position of the other (`ir.rewrites.running`). An axis of the μGraph that nothing ties to the program is in the
+    class of the program's axes of its size, unless it is of blocks (see `counted`)."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}

@@ -11,10 +11,10 @@ from typing import Any  # nested tuples
 from mirage_cli.ir.access import Atom, Index, Lookup, Quotient, may_name_nothing, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.inplace import reread
-from mirage_cli.ir.named import by_names
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.rewrites.named import by_names
+from mirage_cli.ir.rewrites.shared import shared
 from mirage_cli.ir.scans import by_scans
-from mirage_cli.ir.shared import shared
 from mirage_cli.verify.rows import row_axis
 
 

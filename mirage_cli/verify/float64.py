@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any  # arguments of torch's functions
 from mirage_cli.ir.access import Access, Index, Lookup, is_view, read_by
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.named import Named, by_names
 from mirage_cli.ir.op import torch_reduced
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, number_type
+from mirage_cli.ir.rewrites.named import Named, by_names
 from mirage_cli.ir.scans import TORCH_RECURRENCE, Scan, by_scans
 from mirage_cli.verify.facts import independent_axis, where_outputs_lie
 

@@ -12,7 +12,7 @@ from mirage_cli.cli import bench as bench_command
 from mirage_cli.cli import benchgpus
 from mirage_cli.cli.help import ENVELOPE
 from mirage_cli.errors import NoKernelError
-from mirage_cli.pipeline import several
+from mirage_cli.pipeline.bench import several
 from mirage_cli.target.gpus import find_target
 from tests.cli.test_cli import Mirage
 

@@ -34,7 +34,8 @@ from mirage_cli.cli.layout import Column, Sheet, figures
 from mirage_cli.cli.progress import Told, progress
 from mirage_cli.codegen.export import load_export
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import benchmark, keys
+from mirage_cli.pipeline import keys
+from mirage_cli.pipeline.bench import benchmark
 from mirage_cli.pipeline.session import Session
 from mirage_cli.search.cuts import CUTS, UNVERIFIED
 from mirage_cli.spec.forms import INDICES

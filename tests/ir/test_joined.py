@@ -8,9 +8,9 @@ import pytest
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.rewrites.joined import by_parts
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.roofline import bounds

@@ -7,8 +7,8 @@ import pytest
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
-from mirage_cli.ir.pieces import in_pieces, pieces_of
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.rewrites.pieces import in_pieces, pieces_of
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search

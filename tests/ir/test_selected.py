@@ -6,7 +6,7 @@ import pytest
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.selected import selected
+from mirage_cli.ir.rewrites.selected import selected
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

@@ -10,9 +10,9 @@ import torch
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.named import by_names
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.shared import shared
+from mirage_cli.ir.rewrites.named import by_names
+from mirage_cli.ir.rewrites.shared import shared
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.facts import blocks_of, independent_axis
 from mirage_cli.verify.float64 import reference64

@@ -4,7 +4,7 @@ import pytest
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.shifts import shifted_once
+from mirage_cli.ir.rewrites.shifts import shifted_once
 from mirage_cli.spec.reader import parse_spec
 
 TEXT = """

@@ -16,13 +16,13 @@ import torch
 from mirage_cli.cli.tables import bench_figure, bench_table, remarks
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import benchmark
-from mirage_cli.pipeline.benchmark import fastest, run
-from mirage_cli.pipeline.convolution import convolution_source
-from mirage_cli.pipeline.gate import compare
+from mirage_cli.pipeline.bench import benchmark
+from mirage_cli.pipeline.bench.benchmark import fastest, run
+from mirage_cli.pipeline.bench.convolution import convolution_source
+from mirage_cli.pipeline.bench.gate import compare
+from mirage_cli.pipeline.bench.library import packed_source
+from mirage_cli.pipeline.bench.sdpa import attention_sources, flashinfer_sources, sdpa_source
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.pipeline.library import packed_source
-from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources, sdpa_source
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import load_spec, parse_spec

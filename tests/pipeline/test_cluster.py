@@ -21,7 +21,7 @@ import pytest
 from mirage_cli.errors import ExecutorError, NothingStoredError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import cluster as module
-from mirage_cli.pipeline.benchmark import run
+from mirage_cli.pipeline.bench.benchmark import run
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import optimize
 from mirage_cli.pipeline.searching import Failed, Options

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirage_cli.errors import EarlierBenchError
-from mirage_cli.pipeline.gate import asked_for, compare, identity, read_rows
+from mirage_cli.pipeline.bench.gate import asked_for, compare, identity, read_rows
 
 
 def row(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.errors import NoKernelError
-from mirage_cli.pipeline import several
+from mirage_cli.pipeline.bench import several
 from mirage_cli.pipeline.parallel import splits
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.pipeline.session import Session

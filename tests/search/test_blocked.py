@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.rewrites.blocked import blocked
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search

@@ -6,10 +6,10 @@ import pytest
 
 from mirage_cli.ir.access import quotient
 from mirage_cli.ir.access_text import parse_index
-from mirage_cli.ir.blocked import blocked
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.residues import by_residues
+from mirage_cli.ir.rewrites.blocked import blocked
+from mirage_cli.ir.rewrites.residues import by_residues
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search

@@ -15,11 +15,11 @@ from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.plan import Let
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.ir import running
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.running import block_of, in_scans
+from mirage_cli.ir.rewrites import running
+from mirage_cli.ir.rewrites.running import block_of, in_scans
 from mirage_cli.ir.scans import Scan, by_scans, scanned
 from mirage_cli.ir.schedule import whole_blocks
 from mirage_cli.ir.text import parse_mugraph, print_mugraph

@@ -8,7 +8,7 @@ from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.precision import chosen_values
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.separable import separable
+from mirage_cli.ir.rewrites.separable import separable
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.interpreted import Interpreter
 from tests.pipeline.test_random import problem

@@ -13,8 +13,8 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.reach import limits, visited
+from mirage_cli.ir.rewrites.skewed import by_entries, over_entries, skewed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.ir.skewed import by_entries, over_entries, skewed
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search

@@ -6,8 +6,8 @@ import pytest
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.rewrites.windowed import by_rows
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
-from mirage_cli.ir.windowed import by_rows
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec

@@ -158,7 +158,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 
 @aten("aten.index", looks_up=True, with_node=True, named=by_indices)
-def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
+def _index(t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side.
     Numbers that are worked out apart count from the front (`pipeline.models.named`)."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
@@ -167,7 +167,7 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     if len(given) == 1:
         (dim, index), *_ = given
         named = node.args[1][dim]
-        return rows(x, dim, index, wraps=APART not in named.meta and not not_negative(named))
+        return rows(x, dim, index, wraps=APART not in named.meta and not not_negative(named, t.moves))
     dims = [d for d, _ in given]
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0

@@ -119,17 +119,13 @@ NOT_NEGATIVE = frozenset({
 """Operators that make no negative numbers of others."""
 PLACES = frozenset({"aten.argmax", "aten.argmin", "aten.bucketize", "aten.searchsorted"})
 """Operators that make positions."""
-VIEWS = frozenset({
-    "aten.view", "aten.reshape", "aten._unsafe_view", "aten.permute", "aten.transpose", "aten.t", "aten.unsqueeze",
-    "aten.squeeze", "aten.expand", "aten.flatten", "aten.slice", "aten.select", "aten.clone", "aten.repeat",
-})  # fmt: skip
 CHOSEN = frozenset({"aten.maximum", "aten.minimum", "aten.where"})
 """Operators whose results are elements of their operands, place by place."""
 CONVERSIONS = ("aten.to", "aten._to_copy")
 ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
 
 
-def not_negative(node: Any) -> bool:
+def not_negative(node: Any, moves: Callable[[object], bool]) -> bool:
     """Whether whole numbers are known to be none below 0: bytes, some of the bits of such, positions, and what is moved
     or chosen of these alone. A sum, a product or a shift to the left may wrap around, and so may what has fewer bits.
     """
@@ -144,13 +140,13 @@ def not_negative(node: Any) -> bool:
     if name in PLACES:
         return True
     if growth is common_bits:
-        return any(x >= 0 for x in numbers) or any(is_whole(x) and not_negative(x) for x in read)
+        return any(x >= 0 for x in numbers) or any(is_whole(x) and not_negative(x, moves) for x in read)
     if growth is second:
         return any(x > 0 for x in numbers[-1:])
-    known = bool(read) and all(is_mask(x) or (is_whole(x) and not_negative(x)) for x in read)
+    known = bool(read) and all(is_mask(x) or (is_whole(x) and not_negative(x, moves)) for x in read)
     if growth in (shifted, of_bits) or name in CHOSEN:
         return known and all(x >= 0 for x in numbers)
-    return known and name in COPIES | VIEWS  # whose numbers are positions
+    return known and (name in COPIES or moves(node))  # whose numbers are positions
 
 
 def may_wrap(node: Any) -> bool:
@@ -193,10 +189,9 @@ def refuse_result(node: Any, given: Container[Any]) -> None:
 
 
 class Magnitudes:
-    """What is known of the nodes of one graph. moves: whether a call copies elements and computes nothing: the numbers
-    that it is given are positions. named: the largest of each size that differs by call."""
+    """What is known of the nodes of one graph. named: the largest of each size that differs by call."""
 
-    def __init__(self, moves: Callable[[Any], bool], named: Mapping[int, int]) -> None:
+    def __init__(self, moves: Callable[[object], bool], named: Mapping[int, int]) -> None:
         self.moves, self.named = moves, named
         self.worked_out: dict[Any, Any] = {}  # as `once` has it
 
@@ -277,6 +272,11 @@ def is_whole(node: Any) -> bool:
     """Whether a node is a tensor of whole numbers."""
     dtype = getattr(node.meta.get("val"), "dtype", None)
     return dtype is not None and not dtype.is_floating_point and not dtype.is_complex and dtype_name(dtype) != "bool"
+
+
+def is_floating(node: Any) -> bool:
+    """Whether a node is a tensor of floating-point numbers."""
+    return getattr(getattr(node.meta.get("val"), "dtype", None), "is_floating_point", False)
 
 
 def is_mask(node: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import VIEWS
+from mirage_cli.spec.aten.magnitudes import is_floating
 from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of, number_of
 from mirage_cli.spec.aten.reductions import amax, softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
@@ -28,19 +28,22 @@ def _mm(a: Array, b: Array) -> Array:
 
 
 @aten("aten._int_mm", products=1, with_node=True)
-def _int_mm(_: Trace, node: Any, a: Array, b: Array) -> Array:
+def _int_mm(t: Trace, node: Any, a: Array, b: Array) -> Array:
     """Of bytes. Kernels add up blocks in int32, and the blocks in float32: where float32 does not count as far as the
     sum may go, it is taken if all that read it make floating-point numbers of it anyway."""
-    if a.shape[1] << 14 > EXACT and not all(map(makes_floats, node.users)):
+    if a.shape[1] << 14 > EXACT and not read_as_floats(node, t):
         raise Unsupported("its sums may be beyond 2^24, and are read as whole numbers")
     return _mm(a, b)
 
 
-def makes_floats(user: Any) -> bool:
-    """Whether a node makes floating-point numbers of what it reads, if need be behind a view."""
-    if overloadless(user.target) in VIEWS:
-        return all(map(makes_floats, user.users))
-    return getattr(getattr(user.meta.get("val"), "dtype", None), "is_floating_point", False)
+def read_as_floats(node: Any, t: Trace) -> bool:
+    """Whether all that reads a node makes floating-point numbers of it, if need be behind what moves it."""
+    return all(is_floating(x) or (moves_alone(x, node, t) and read_as_floats(x, t)) for x in node.users)
+
+
+def moves_alone(user: Any, node: Any, t: Trace) -> bool:
+    """Whether a node has the elements of another one, and their type."""
+    return t.moves(user) and getattr(user.meta.get("val"), "dtype", None) == node.meta["val"].dtype
 
 
 @aten("aten._weight_int8pack_mm", products=1)

@@ -18,7 +18,7 @@ from mirage_cli.ir.program import DTYPES, FLOAT8
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.magnitudes import Magnitudes, is_floating, is_mask, is_whole, refuse_result
 from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result, strides_of
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
@@ -57,7 +57,7 @@ def trace(
     outputs: nodes. scale_of: the standard deviation of an input's data. named: the largest of each size that differs by
     call. arguments: the inputs in their order, where they have one. Raises Unsupported.
     """
-    t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
+    t, magnitudes = Trace(named, moves), Magnitudes(moves, named)
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
 
@@ -181,11 +181,6 @@ def made_of_floats(nodes: Sequence[Any]) -> set[Any]:
     return found
 
 
-def is_floating(node: Any) -> bool:
-    dtype = getattr(node.meta.get("val"), "dtype", None)
-    return dtype is not None and dtype.is_floating_point
-
-
 def in_floats(x: Any) -> Any:
     """Whole numbers as floating-point ones. Masks as they are."""
     return both(lambda v: v / 1, x) if isinstance(x, Array) and not x.mask else x
@@ -269,6 +264,11 @@ def refuse_target(node: Any) -> None:
 def row_of(node: Any) -> Row:
     """The row of the operator that a node calls. Of an operator without one, a row that raises Unsupported."""
     return ATEN.get(overloadless(node.target), UNKNOWN)
+
+
+def moves(node: object) -> bool:
+    """Whether a node copies elements and computes nothing. The numbers that it is given are positions."""
+    return row_of(node).moves
 
 
 def supported(node: Any) -> bool:

@@ -23,9 +23,9 @@ from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, tables_of
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
+from mirage_cli.ir.rewrites.shifts import shifted_once
 from mirage_cli.ir.schedule import MIN_DOT
-from mirage_cli.ir.shifts import shifted_once
 
 MOST_PARTS = 4
 """Parts of one axis: with more reductions than that, a search takes long."""

@@ -17,7 +17,7 @@ from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
 from mirage_cli.ir.reach import linear
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 
 def selected(program: Program) -> Program | None:

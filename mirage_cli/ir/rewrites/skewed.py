@@ -29,7 +29,7 @@ from math import prod
 from mirage_cli.ir.access import Index, Lookup, index
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 MOST_WORK = 4
 """The most rows of the operand for each row that one position reads."""

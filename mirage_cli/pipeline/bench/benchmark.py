@@ -10,10 +10,10 @@ from typing import Any, TypeAlias  # Any: what a file of JSON holds
 
 from mirage_cli.errors import StoredKernelError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.bench.library import LIBRARY, library
+from mirage_cli.pipeline.bench.sdpa import sdpa_source
 from mirage_cli.pipeline.keys import key_of, versions
-from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, measured_problem
-from mirage_cli.pipeline.sdpa import sdpa_source
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import written_anew
 from mirage_cli.store.records import Best, Key, Measurement

@@ -3,8 +3,8 @@
     dot(where((y + 1 - i) % 2 == 0, X[(y + 1 - i)//2], 0), W[i]; i)
         -->  dot(X[(y + 1)//2 - k], W[2*k + (y + 1)%2]; k)                            i = 2*k + (y + 1)%2
 
-So a transposed convolution multiplies no zeros. Its positions y in blocks of 2 (`ir.blocked`) are a convolution for
-each place within a block.
+So a transposed convolution multiplies no zeros. Its positions y in blocks of 2 (`blocked`) are a convolution for each
+place within a block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fractions import Fraction
 
 from mirage_cli.ir.access import Index, Remainder, combined, index, remainder
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.ir.replaced import Replaced, left_out
-from mirage_cli.ir.rewriter import fixed_axes
+from mirage_cli.ir.rewrites.replaced import Replaced, left_out
+from mirage_cli.ir.rewrites.rewriter import fixed_axes
 
 
 def by_residues(program: Program) -> Program | None:

@@ -16,7 +16,7 @@ from typing import Literal
 from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.benchmark import Document
+from mirage_cli.pipeline.bench.benchmark import Document
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import optimize
 from mirage_cli.pipeline.parallel import Split, splits

@@ -8,8 +8,8 @@ from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Eqn, Program, Tensor
-from mirage_cli.pipeline.convolution import convolution_source
-from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources
+from mirage_cli.pipeline.bench.convolution import convolution_source
+from mirage_cli.pipeline.bench.sdpa import attention_sources, flashinfer_sources
 from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.measure import Candidate, Problem
 

@@ -26,7 +26,7 @@ from mirage_cli.ir.access import Index, index, quotient, remainder
 from mirage_cli.ir.op import Order
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Part, Program, Tensor
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 from mirage_cli.ir.scans import Scan, Upto, by_scans, scan_of, upto
 
 LONG = 8192

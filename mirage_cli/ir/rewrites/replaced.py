@@ -17,7 +17,7 @@ from mirage_cli.ir.access import Atom, Index, dims_of, plain
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor
 from mirage_cli.ir.reach import kept, known_value
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 
 class OtherwiseError(Exception):

@@ -22,7 +22,7 @@ from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.op import Number
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 READ = "read"
 """In the place of a value that is not known yet."""

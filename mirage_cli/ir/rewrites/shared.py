@@ -5,7 +5,7 @@
              P[m // 128, m % 128, n]
 
 A copy of the matrix for each row would take 128 times the memory, and as long. So it is with heads that share keys,
-`K[b, s, h // 4, d]`. Rows with a matrix each that a table names: `ir/named.py`.
+`K[b, s, h // 4, d]`. Rows with a matrix each that a table names: `ir/rewrites/named.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from mirage_cli.ir.access import Index, index, quotient, remainder
-from mirage_cli.ir.blocked import Steps, steps_of
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.blocked import Steps, steps_of
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 
 @lru_cache(maxsize=16)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from mirage_cli.ir.access import index
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 from mirage_cli.ir.schedule import MIN_DOT, next_power_of_two
 
 LEAST_ROOM = 1.5

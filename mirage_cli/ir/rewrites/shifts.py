@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.ir.rewriter import Rewriter
+from mirage_cli.ir.rewrites.rewriter import Rewriter
 
 
 def shifted_once(program: Program) -> Program:

@@ -32,9 +32,9 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor
-from mirage_cli.ir.replaced import Replaced
-from mirage_cli.ir.residues import by_residues
-from mirage_cli.ir.rewriter import fixed_axes
+from mirage_cli.ir.rewrites.replaced import Replaced
+from mirage_cli.ir.rewrites.residues import by_residues
+from mirage_cli.ir.rewrites.rewriter import fixed_axes
 
 FACTORS = 2
 """Of a product on the matrix units."""

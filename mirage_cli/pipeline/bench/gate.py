@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import title
-from mirage_cli.pipeline.benchmark import Document
+from mirage_cli.pipeline.bench.benchmark import Document
 from mirage_cli.store.records import Identity, identity
 from mirage_cli.target.files import read_bytes
 

@@ -15,7 +15,7 @@ from math import prod
 
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.ir.skewed import OverEntries
+from mirage_cli.ir.rewrites.skewed import OverEntries
 
 LEAST_ROWS = 2
 """For each matrix: of fewer rows, a copy of the matrix for each is no more than what they share."""

@@ -15,12 +15,12 @@ from fractions import Fraction
 from math import inf
 
 from mirage_cli.ir.access import Index, combined, index
-from mirage_cli.ir.blocked import in_blocks
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor
 from mirage_cli.ir.reach import ONE, Linear, linear
-from mirage_cli.ir.replaced import Replaced, left_out
-from mirage_cli.ir.rewriter import fixed_axes
+from mirage_cli.ir.rewrites.blocked import in_blocks
+from mirage_cli.ir.rewrites.replaced import Replaced, left_out
+from mirage_cli.ir.rewrites.rewriter import fixed_axes
 
 
 def by_rows(program: Program) -> Program | None:
