@@ -163,12 +163,20 @@ class StoredKernelError(MirageError):
 
 class NothingStoredError(MirageError):
     """A command that needs an earlier search's result, which is not there: for the GPU that was named, where one was.
-    others: GPUs for which there is one."""
+    others: GPUs for which there is one. elsewhere: other sizes of the spec for which there is one, as text."""
 
-    def __init__(self, name: str, sizes: Mapping[str, int], gpu: str = "", others: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        sizes: Mapping[str, int],
+        gpu: str = "",
+        others: Sequence[str] = (),
+        elsewhere: Sequence[str] = (),
+    ) -> None:
         at = " ".join(f"{d}={n}" for d, n in sizes.items()) + (f" on {gpu}" if gpu else "")
         remedy = "run `mirage search` on the spec first"
         remedy += f", or take what is stored for {', '.join(others)} (--target)" if others else ""
+        remedy += f", or take what is stored at {'; '.join(elsewhere)} (--dim)" if elsewhere else ""
         super().__init__(f"nothing is stored for {name} at {at}\n    {remedy}")
 
 

@@ -346,9 +346,21 @@ def stored_for(store: Database, programs: Sequence[Program], target: str) -> dic
 
 
 def nothing_stored(store: Database, programs: Sequence[Program], target: str) -> NothingStoredError:
-    """That none of these has a kernel for the GPU that is named, and for which GPUs there are some."""
+    """That none of these has a kernel for the GPU that is named; for which GPUs, or at which sizes, there are some."""
+    first = programs[0]
     others = {e.key.gpu_name for entries in stored_for(store, programs, "auto").values() for e in entries}
-    return NothingStoredError(programs[0].name, programs[0].sizes, "" if target == "auto" else target, sorted(others))
+    elsewhere = [] if others else sizes_stored(store, first)
+    gpu = "" if target == "auto" else target
+    return NothingStoredError(first.name, first.sizes, gpu, sorted(others), elsewhere)
+
+
+def sizes_stored(store: Database, program: Program) -> list[str]:
+    """The sizes at which kernels are stored of specs that have the program's name and axes: those that differ from the
+    program's, as text."""
+    own = program.sizes
+    named = (dict(e.key.dims) for e in store.list() if e.best is not None and e.spec == program.name)
+    alike = (dims for dims in named if dims.keys() == own.keys() and dims != own)
+    return sorted({" ".join(f"{d}={n}" for d, n in dims.items() if n != own[d]) for dims in alike})
 
 
 def chosen_of(entries: Sequence[StoredBest], target: str) -> StoredBest:

@@ -442,6 +442,14 @@ def test_tuning_asks_for_every_search_before_any_work(found: Mirage, monkeypatch
     assert run.code == 1 and run.err.startswith("error: nothing is stored for increment at m=16")
 
 
+def test_a_size_without_a_kernel_is_refused_with_those_that_have_one(found: Mirage) -> None:
+    run = found("export", "tiny.yaml", "--dim", "m=8")
+    assert run.code == 1 and run.err == (
+        "error: nothing is stored for tiny at m=8 k=32 n=16\n"
+        "    run `mirage search` on the spec first, or take what is stored at m=4 (--dim)\n"
+    )
+
+
 def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:
     (tmp_path / "nowhere.yaml").write_text(ONE_OPERATOR.replace("X + 1", "X / (X - X)"), encoding="utf-8")
     run = mirage("search", "nowhere.yaml", "--no-tune", "--dim", "m=16", "--workers", 1)

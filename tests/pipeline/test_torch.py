@@ -520,7 +520,8 @@ def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
     traced, shares, searched_for, *said = said
     assert (
         traced == "the model is traced"
-        and searched_for == f"{len(said)} regions are searched and tuned, for 21 s in all"
+        and searched_for
+        == f"{len(said)} region{'s are' if len(said) > 1 else ' is'} searched and tuned, for 21 s in all"
     )
     assert shares.splitlines()[-1].endswith("100%")
     assert [" × 2: " in line for line in said] == [True] * len(said)

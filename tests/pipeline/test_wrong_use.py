@@ -27,7 +27,7 @@ from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models import whole as whole_module
 from mirage_cli.pipeline.models.beside import Beside
 from mirage_cli.pipeline.models.model import Replaced, as_module
-from mirage_cli.pipeline.models.regions import exported
+from mirage_cli.pipeline.models.regions import NO_GRAPH, exported
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.graph import Graph
 
@@ -692,3 +692,11 @@ def test_options_are_looked_at_before_anything_is_traced(options: dict[str, Any]
         mirage_cli.kernel(**in_kernel)
     with pytest.raises(MirageError, match=problem):
         mirage(torch.fx.symbolic_trace(Mlp()), (), options=in_kernel)
+
+
+def test_a_model_that_is_no_one_graph_is_told_what_takes_it() -> None:
+    """PyTorch's error stays what it is, and has a note."""
+    model = as_module(lambda x: x if x.sum() > 0 else -x)
+    with pytest.raises(Exception, match="data-dependent") as found:
+        exported(model, (torch.randn(2, 16),))
+    assert found.value.__notes__ == [NO_GRAPH]

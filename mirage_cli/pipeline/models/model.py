@@ -215,7 +215,8 @@ def tell_regions(found: Cut, budget_s: float, say: Callable[[str], object]) -> N
     for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
-    say(f"{len(found.regions)} regions are searched and tuned, for {budget_s:.0f} s in all")
+    n = len(found.regions)
+    say(f"{n} region{'s are' if n != 1 else ' is'} searched and tuned, for {budget_s:.0f} s in all")
 
 
 def put_in_place(

@@ -94,6 +94,22 @@ class Cut:
     shares: tuple[Share, ...] = ()
 
 
+NO_GRAPH = 'torch.export made no graph of the model; torch.compile(model, backend="mirage") takes it in several'
+"""What is added to an error of PyTorch's."""
+
+
+def in_one_graph(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any) -> torch.export.ExportedProgram:
+    """The model as `torch.export` has it. What PyTorch raises says besides what takes such a model."""
+    try:
+        with torch.enable_grad():  # else the graph would not say where the model turns gradients off
+            return torch.export.export(
+                model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
+            )
+    except Exception as error:
+        error.add_note(NO_GRAPH)
+        raise
+
+
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
     dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`. What PyTorch cannot prove of them (that
@@ -102,10 +118,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
     their rows alone are changed (`put_in_place`).
     """
-    with torch.enable_grad():  # else the graph would not say where the model turns gradients off
-        program = torch.export.export(
-            model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
-        )
+    program = in_one_graph(model, inputs, dynamic)
     modes = modes_of(program)
     detached(modes)
     held = program.graph_signature.inputs_to_lifted_tensor_constants
