@@ -203,28 +203,8 @@ def _choices(
 ) -> Choices:
     axes = tuple(d for d, r in m.kernel.roles if r != "tile")
     one = np.ones(len(next(iter(block.values()))) if block else 1)
-    chunks = [one]
-    if m.split is not None and split is not None:
-        chunks = [one * split]
-    elif m.split is not None:
-        programs = reduce(np.multiply, (np.ceil(sizes[d] / block[d]) for d in m.grid), one)
-        most = np.maximum(1, sizes[m.split] // block[m.split])
-        wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
-        chunks = [np.maximum(2, np.round(target.sms * w / programs)) for w in wanted]
-        if any(w.by_data for w in m.segments):
-            chunks += [np.maximum(n, chunks[-1]) for n in (UNEVEN[-1:] if coarse else UNEVEN)]
-        chunks += [] if coarse else [np.maximum(2, np.round(target.sms * MANY_BLOCKS / programs))]
-        chunks = [np.minimum(most, n) for n in chunks]
-        chunks += [] if coarse else [np.exp2(np.floor(np.log2(n))) for n in chunks]
-    # so many warps that a thread has about 32 elements of the largest accumulator or value that is computed
-    largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
-    largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
-    warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
-    alone = np.where(largest <= MOST_ALONE, 1.0, warps)  # where sums are all that warps would meet for
-    several = [warps, alone] if all(w.sums and not w.loop for w in m.segments) and (alone < warps).any() else [warps]
-    made = [elements_of(block, e.axes) for w in m.segments for e in w.elementwise if e.made is not None]
-    if made:
-        several.append(np.clip(reduce(np.maximum, made) / (32 * MADE_OF_BITS), 1.0, warps))
+    chunks = _chunks(m, block, sizes, target, one, coarse) if split is None or m.split is None else [one * split]
+    several = _warps(m, block, one)
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
     order, stage, chunk, own, tile = _product(len(orders), len(stages), len(chunks), len(several), len(one))
     none = np.zeros(len(tile))
@@ -239,6 +219,43 @@ def _choices(
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
     return Choices(batch, axes, orders, order)
+
+
+def _chunks(
+    m: Model,
+    block: Mapping[str, NDArray[np.float64]],
+    sizes: Mapping[str, int],
+    target: Target,
+    one: NDArray[np.float64],
+    coarse: bool,
+) -> list[NDArray[np.float64]]:
+    """Numbers of chunks for each choice of blocks; one where nothing is split."""
+    if m.split is None:
+        return [one]
+    programs = reduce(np.multiply, (np.ceil(sizes[d] / block[d]) for d in m.grid), one)
+    most = np.maximum(1, sizes[m.split] // block[m.split])
+    wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
+    chunks = [np.maximum(2, np.round(target.sms * w / programs)) for w in wanted]
+    if any(w.by_data for w in m.segments):
+        chunks += [np.maximum(n, chunks[-1]) for n in (UNEVEN[-1:] if coarse else UNEVEN)]
+    chunks += [] if coarse else [np.maximum(2, np.round(target.sms * MANY_BLOCKS / programs))]
+    chunks = [np.minimum(most, n) for n in chunks]
+    return chunks if coarse else [*chunks, *(np.exp2(np.floor(np.log2(n))) for n in chunks)]
+
+
+def _warps(m: Model, block: Mapping[str, NDArray[np.float64]], one: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Numbers of warps for each choice of blocks: so many that a thread has about 32 elements of the largest
+    accumulator or value that is computed; and fewer where sums are all that warps would meet for, or bits are taken
+    apart."""
+    largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
+    largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
+    warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
+    alone = np.where(largest <= MOST_ALONE, 1.0, warps)
+    several = [warps, alone] if all(w.sums and not w.loop for w in m.segments) and (alone < warps).any() else [warps]
+    made = [elements_of(block, e.axes) for w in m.segments for e in w.elementwise if e.made is not None]
+    if made:
+        several.append(np.clip(reduce(np.maximum, made) / (32 * MADE_OF_BITS), 1.0, warps))
+    return several
 
 
 def _product(*lengths: int) -> tuple[NDArray[np.int64], ...]:
