@@ -52,7 +52,19 @@ def load(
         where = pointers(k, x.buffer, x.access, axes, picked | _once_each(k, x, at))
         mask = k.masked_dims(x.dims, axisnames.apart(axes))
         several = tuple((d, n) for d, n in repeated if d in axes)
-        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside, ahead=ahead)
+        return plan.Load(
+            out=x.out,
+            access=where,
+            mask=mask,
+            once=once,
+            within=inside,
+            whole=whole,
+            float8=dtype in FLOAT8,
+            repeated=several,
+            axes=axes,
+            outside=outside,
+            ahead=ahead,
+        )
     corners = tuple(_corner(i, at) for i in box.at)
     access = addresses.Box(x.out, x.buffer, box.dims, corners, axisnames.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero

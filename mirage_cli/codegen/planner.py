@@ -162,18 +162,18 @@ def _plan(graph: MuGraph, kernel: Kernel, own: KernelSchedule, others: Around, s
     loaded = {x.buffer for phase in c.phases for x in phase.kernel.loads if x.out not in c.boxes}
     pointed = loaded | fetched | {x.table for x in k.looked_up} | {s.buffer for s in k.kernel.stores}
     return KernelPlan(
-        kernel.name,
-        tuple(plan.Dimension(d, k.sizes[d], n, d in k.padded, d in k.dynamic) for d, n in k.block.items()),
-        k.size_arguments,
-        tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *besides, *k.looked_up.values()))),
-        tuple(b for b in k.buffers if b in pointed),
-        tuple(c.boxes.items()),
-        c.awaited or frozenset(),
-        instances.programs,
-        k.schedule.compiled,
-        k.schedule.overlap,
-        not k.float32_accurate,  # a * b - a * b is 0, and not what a * b is rounded by
-        body,
+        name=kernel.name,
+        dims=tuple(plan.Dimension(d, k.sizes[d], n, d in k.padded, d in k.dynamic) for d, n in k.block.items()),
+        sizes=k.size_arguments,
+        values=tuple(dict.fromkeys((*(v for x in c.phases for v in x.dims), *besides, *k.looked_up.values()))),
+        args=tuple(b for b in k.buffers if b in pointed),
+        descriptors=tuple(c.boxes.items()),
+        awaited=c.awaited or frozenset(),
+        programs=instances.programs,
+        compiled=k.schedule.compiled,
+        waits=k.schedule.overlap,
+        fuses=not k.float32_accurate,  # a * b - a * b is 0, and not what a * b is rounded by
+        statements=body,
     )
 
 

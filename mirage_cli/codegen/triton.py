@@ -139,7 +139,15 @@ def print_kernel(plan: KernelPlan) -> KernelSource:
     factors = [f"-(-SIZE_{t.dim} // {t.tile})" if t.tile > 1 else f"SIZE_{t.dim}" for t in plan.tiles]
     programs = " * ".join([*factors, *[str(plan.programs)] * (plan.programs > 1 or not factors)])
     return KernelSource(
-        plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches, plan.shared_bits
+        name=plan.name,
+        source=source,
+        args=plan.args,
+        descriptors=boxes,
+        sizes=sizes,
+        programs=programs,
+        options=tuple(options),
+        fetches=plan.fetches,
+        shared_bits=plan.shared_bits,
     )
 
 

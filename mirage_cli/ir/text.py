@@ -204,15 +204,15 @@ def parse_mugraph(text: str) -> MuGraph:
     if strange := [n for n in names if not _NAME.match(n)]:  # they become names of Python
         raise MuGraphTextError(1, text[:80], f"{strange[0]!r} is no name: letters of ASCII, digits and _")
     return MuGraph(
-        name,
-        dims,
-        dtype,
-        tuple(tensors["input"]),
-        tuple(tensors["output"]),
-        tuple(tensors["buffer"]),
-        graph_kernels,
-        merged,
-        dynamic,
+        name=name,
+        dims=dims,
+        dtype=dtype,
+        inputs=tuple(tensors["input"]),
+        outputs=tuple(tensors["output"]),
+        buffers=tuple(tensors["buffer"]),
+        kernels=graph_kernels,
+        merged=merged,
+        dynamic=dynamic,
     )
 
 

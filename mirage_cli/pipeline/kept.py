@@ -97,7 +97,17 @@ def stored_search(store: Database, program: Program) -> Found:
             plans.setdefault(m.id, Plan(m.id, graph, Schedule({}), m.predicted_us or 0.0, verdict))
     if not plans:
         raise NothingStoredError(program.name, program.sizes)
-    return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
+    return Found(
+        plans=tuple(plans.values()),
+        as_written="",
+        classes=0,
+        nodes=0,
+        enumerated=0,
+        pruned={},
+        rejected=(),
+        stopped="stored",
+        seconds=0.0,
+    )
 
 
 def stored_program(text: str, name: str, key: Key, warn: Callable[[str], None]) -> Program | None:

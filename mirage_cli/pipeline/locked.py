@@ -73,7 +73,17 @@ def pinned(store: Database, program: Program, target: Target, here: bool) -> Pin
 def _pin(spec: str, key: Key, best: Best) -> Pin:
     versions = _versions(key)
     plan = Schedule.from_json(best.schedule)
-    return Pin(spec, dict(key.dims), key.dtype, key.program_hash, key.gpu, best.status, versions, best.mugraph, plan)
+    return Pin(
+        spec=spec,
+        dims=dict(key.dims),
+        dtype=key.dtype,
+        program=key.program_hash,
+        gpu=key.gpu,
+        status=best.status,
+        versions=versions,
+        mugraph=best.mugraph,
+        schedule=plan,
+    )
 
 
 def _versions(key: Key) -> dict[str, str]:

@@ -122,17 +122,17 @@ def _section(store: Database, history: tuple[Moment, ...], name: str, warn: Call
     target = _target(key)
     schedule = best.result.best.schedule if best.result.best else None
     return Section(
-        history,
-        name,
-        text,
-        program,
-        target,
-        graph,
-        profile(graph, schedule, target) if graph else (),
-        bounds(program, target) if program and target else None,
-        _verdict(stored),
-        tuple(_contestants(store, key, best)),
-        kernels_source(graph, schedule) if graph and schedule and schedule.fits(graph) else "",
+        history=history,
+        name=name,
+        text=text,
+        program=program,
+        target=target,
+        graph=graph,
+        profiles=profile(graph, schedule, target) if graph else (),
+        bounds=bounds(program, target) if program and target else None,
+        verdict=_verdict(stored),
+        contestants=tuple(_contestants(store, key, best)),
+        source=kernels_source(graph, schedule) if graph and schedule and schedule.fits(graph) else "",
     )
 
 

@@ -117,18 +117,18 @@ def tune_plans(
 
     plans = found.plans
     task = Task(
-        {p.id: p.graph for p in plans},
-        measured_problem(program, session.options.seed),
-        program.tolerance,
-        longest_sum(program),
-        budget_s,
-        [] if session.options.fresh else known_trials(session, key, plans),
-        keep,
-        hints(session, key, plans),
-        problems_at_other_sizes(program, session.options.seed),
-        found.as_written,
-        session.options.in_model,
-        floor_of(program, session.target),
+        graphs={p.id: p.graph for p in plans},
+        problem=measured_problem(program, session.options.seed),
+        tolerance=program.tolerance,
+        contracted=longest_sum(program),
+        budget_s=budget_s,
+        known=[] if session.options.fresh else known_trials(session, key, plans),
+        on_trial=keep,
+        hints=hints(session, key, plans),
+        elsewhere=problems_at_other_sizes(program, session.options.seed),
+        as_written=found.as_written,
+        in_model=session.options.in_model,
+        floor_us=floor_of(program, session.target),
     )
     return tune(session.means(), task, incumbent)
 
@@ -152,7 +152,16 @@ def known_trials(session: Session, key: Key, plans: Sequence[Plan]) -> list[Tria
             schedule = Schedule.from_json(m.schedule)
             if not schedule.fits(p.graph) or (m.samples_us and not m.alone_samples_us and context != "chain"):
                 continue
-            timing = Timing(m.samples_us, 0, 0, m.method, None, None, m.alone_samples_us, context)
+            timing = Timing(
+                samples_us=m.samples_us,
+                launches=0,
+                sets=0,
+                method=m.method,
+                hot_us=None,
+                accuracy=None,
+                alone_samples_us=m.alone_samples_us,
+                context=context,
+            )
             timing = timing if m.samples_us else None
             known.append(Trial(p.id, schedule, "", timing, m.failure))
     return known

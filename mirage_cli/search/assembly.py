@@ -180,15 +180,15 @@ class Assembly:
         if not self.reads_what_is_written(kernels) or any(self.walks_repeated(k) for k in kernels):
             return None
         graph = MuGraph(
-            program.name,
-            (*program.dims, *((a, self.sizes[a]) for a in self.d.algebra.aliases)),
-            program.dtype,
-            program.inputs,
-            program.results,
-            tuple(buffers.tensors),
-            kernels,
-            program.merged,
-            program.dynamic,
+            name=program.name,
+            dims=(*program.dims, *((a, self.sizes[a]) for a in self.d.algebra.aliases)),
+            dtype=program.dtype,
+            inputs=program.inputs,
+            outputs=program.results,
+            buffers=tuple(buffers.tensors),
+            kernels=kernels,
+            merged=program.merged,
+            dynamic=program.dynamic,
         ).with_aligned_rows()
         schedule = Schedule({k.name: s for k, s in scheduled if s is not None})
         us = sum(step.us + (self.gap_us if n else 0.0) for n, step in enumerate(steps))

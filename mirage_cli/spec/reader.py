@@ -126,15 +126,15 @@ def parse_spec(text: str, path: str = "<spec>") -> Spec:
     if errors:
         raise SpecError(errors)
     return Spec(
-        program.name,
-        path,
-        text,
-        program.dims,
-        tuple(reader.instances),
-        program.dtype,
-        reader.words.get("description", ""),
-        reader.words.get("source", ""),
-        tuple(reader.warnings),
+        name=program.name,
+        path=path,
+        text=text,
+        dims=program.dims,
+        instances=tuple(reader.instances),
+        dtype=program.dtype,
+        description=reader.words.get("description", ""),
+        source=reader.words.get("source", ""),
+        warnings=tuple(reader.warnings),
     )
 
 
@@ -508,7 +508,16 @@ class _Reader(Document):
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None
-        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn, padded)
+        tensor = Tensor(
+            name=name,
+            dims=axes,
+            dtype=kind,
+            scale=scale or 1.0,
+            below=below,
+            distinct=distinct,
+            drawn=drawn,
+            padded=padded,
+        )
         return replace(tensor, strides=self.strides(parts["strides"], tensor, sizes)) if "strides" in parts else tensor
 
     def strides(self, node: yaml.Node, t: Tensor, sizes: Mapping[str, int]) -> tuple[int | None, ...]:

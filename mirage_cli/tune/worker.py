@@ -134,14 +134,16 @@ class Prepared:
 
     def timing(self, context: Context) -> Timing:
         return Timing(
-            tuple(self.samples_us),
-            self.launches,
-            self.sets,
-            self.method,
-            self.hot_us,
-            self.accuracy,
-            tuple(self.samples_us if self.spaced is None and context != "chain" else self.alone_samples_us),
-            context,
+            samples_us=tuple(self.samples_us),
+            launches=self.launches,
+            sets=self.sets,
+            method=self.method,
+            hot_us=self.hot_us,
+            accuracy=self.accuracy,
+            alone_samples_us=tuple(
+                self.samples_us if self.spaced is None and context != "chain" else self.alone_samples_us
+            ),
+            context=context,
         )
 
 
@@ -284,7 +286,16 @@ class Bench(Setting):
     def given_up(self, samples_us: tuple[float, ...], launches: int, sets: int, method: str) -> Timing:
         """Of a call that is known to be no candidate for the best by its times in a chain."""
         alone_us = samples_us if self.context != "chain" else ()
-        return Timing(samples_us, launches, sets, method, None, None, alone_us, self.context)
+        return Timing(
+            samples_us=samples_us,
+            launches=launches,
+            sets=sets,
+            method=method,
+            hot_us=None,
+            accuracy=None,
+            alone_samples_us=alone_us,
+            context=self.context,
+        )
 
     def chain(self, candidate: Candidate, run: Run, host_s: float, effort: Effort) -> Prepared:
         """Captures calls that follow each other, with a first sample of them."""

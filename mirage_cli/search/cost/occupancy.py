@@ -81,7 +81,18 @@ class Launch(NamedTuple):
         extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else float(sizes[a]) for a in block}
         tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
         programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-        return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block), {})
+        return Launch(
+            m=m,
+            batch=batch,
+            sizes=sizes,
+            target=target,
+            without=without,
+            zero=zero,
+            tiles=tiles,
+            programs=programs,
+            elements=Elements(block),
+            worked_out={},
+        )
 
     def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
         """The value, or what stands in its place where the term is switched off."""
@@ -201,7 +212,22 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
         split = np.where(small, 0.0, split)
     rate = np.where(on_units, units, target.fp32_flops_per_us)
     element = np.where(eights, 1.0, OPERAND_BYTES)
-    return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split, element)
+    return Multiplied(
+        product=p,
+        n=n,
+        left=left,
+        right=right,
+        depth=depth,
+        space=space,
+        left_first=first,
+        rows=rows,
+        columns=columns,
+        grouped=grouped,
+        on_units=on_units,
+        rate=rate,
+        split=split,
+        element=element,
+    )
 
 
 def segment(x: Launch, w: Work) -> Segment:
@@ -230,7 +256,18 @@ def segment(x: Launch, w: Work) -> Segment:
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
-    return Segment(w, trips, longest, in_work, x.programs * trips, loaded, fetched, products, multiplies, depth)
+    return Segment(
+        work=w,
+        trips=trips,
+        longest=longest,
+        in_work=in_work,
+        runs=x.programs * trips,
+        loaded=loaded,
+        fetched=fetched,
+        products=products,
+        multiplies=multiplies,
+        depth=depth,
+    )
 
 
 def _left_by_masks(x: Launch, w: Work, chunks: Array) -> tuple[Array, Array, Array]:

@@ -194,16 +194,16 @@ def product_of(
     first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
     small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
     return Product(
-        tuple(d for d in left if d not in right and d not in e.axes),
-        tuple(d for d in right if d not in left and d not in e.axes),
-        e.axes,
-        tuple(d for d in left if d in right and d not in e.axes),
-        accumulates,
-        (e.args[0] in beside, e.args[1] in beside),
-        (first, second),
-        small[0] if first != second else "float32",
-        None if alone is None else alone.within,
-        eights,
-        (e.args[0] in paired, e.args[1] in paired),
-        (lines.get(str(e.args[0])), lines.get(str(e.args[1]))) if first or second else (None, None),
+        left=tuple(d for d in left if d not in right and d not in e.axes),
+        right=tuple(d for d in right if d not in left and d not in e.axes),
+        summed=e.axes,
+        batch=tuple(d for d in left if d in right and d not in e.axes),
+        accumulates=accumulates,
+        computed=(e.args[0] in beside, e.args[1] in beside),
+        singles=(first, second),
+        beside=small[0] if first != second else "float32",
+        small_within=None if alone is None else alone.within,
+        eights=eights,
+        paired=(e.args[0] in paired, e.args[1] in paired),
+        lines=(lines.get(str(e.args[0])), lines.get(str(e.args[1]))) if first or second else (None, None),
     )

@@ -346,28 +346,30 @@ def model(
     halves = _in_halves(placed, inputs)
     products = [e for e in placed.body if e.op == "dot"]
     return Model(
-        kernel,
-        placed,
-        placement,
-        tuple(element_bytes.items()),
-        frozenset(exact),
-        inputs,
-        outputs,
-        placed.with_role("grid"),
-        placed.with_role("tile"),
-        placed.split,
-        tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in placed.stores),
-        tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators),
-        widest([*dims.values(), *(_space(e) for e in placed.body if reduces(e))]),
-        tuple((e.dims, e.combined) for e in placed.body if isinstance(e, Scan)),
-        frozenset(_multiplied(e, dims) for e in products),
-        _shared(placed, dims),
-        len(beside(placed, placed.with_role("grid"))) > 1,
-        dynamic,
-        rows,
-        parts,
-        frozenset(halves),
-        frozenset(d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)),
+        kernel=kernel,
+        placed=placed,
+        placement=placement,
+        element_bytes=tuple(element_bytes.items()),
+        exact=frozenset(exact),
+        inputs=inputs,
+        outputs=outputs,
+        grid=placed.with_role("grid"),
+        whole=placed.with_role("tile"),
+        split=placed.split,
+        stores=tuple(Stored(s.dims, element_bytes[s.buffer], s.access, written.get(s.buffer)) for s in placed.stores),
+        accumulators=tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators),
+        values=widest([*dims.values(), *(_space(e) for e in placed.body if reduces(e))]),
+        scanned=tuple((e.dims, e.combined) for e in placed.body if isinstance(e, Scan)),
+        multiplied=frozenset(_multiplied(e, dims) for e in products),
+        shared=_shared(placed, dims),
+        several=len(beside(placed, placed.with_role("grid"))) > 1,
+        dynamic=dynamic,
+        rows=rows,
+        inside=parts,
+        halves=frozenset(halves),
+        from_bytes=frozenset(
+            d for e in products if halves and halves & _made_of(placed, e.values) for d in (*e.dims, *e.axes)
+        ),
     )
 
 
@@ -544,18 +546,18 @@ def _segment(
     leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
     named = {e.out: dot(e) for e in products}
     work = Work(
-        loop.dims if loop else (),
-        tuple(map(k.read, read)),
-        tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
-        tuple(Counter(named.values()).items()),
-        (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
-        reach,
-        tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
-        operands,
-        tuple(sums) if spaces else (),
-        lanes(k.kernel, loop) if loop else (),
-        tuple((m.axes, m.operations, named[m.product]) for m in met(loop) if m.product in named) if loop else (),
-        tuple((axes, named[product]) for axes, product in reduced(loop) if product in named) if loop else (),
+        loop=loop.dims if loop else (),
+        loads=tuple(map(k.read, read)),
+        blocks=tuple(block._replace(alike=n) for block, n in Counter(k.blocks(read)).items()),
+        dots=tuple(Counter(named.values()).items()),
+        elementwise=(*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
+        limits=reach,
+        integers=tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
+        operands=operands,
+        sums=tuple(sums) if spaces else (),
+        lanes=lanes(k.kernel, loop) if loop else (),
+        met=tuple((m.axes, m.operations, named[m.product]) for m in met(loop) if m.product in named) if loop else (),
+        reduced=tuple((axes, named[product]) for axes, product in reduced(loop) if product in named) if loop else (),
     )
     return work, blocks
 
