@@ -198,16 +198,21 @@ def optimize(
                 if in_model:
                     with unchanged(original, example_inputs):
                         used |= fastest_within(model, example_inputs, used, figures, inductors, IN_MODEL * budget, say)
-
-                def both() -> Beside:
-                    with unchanged(original, example_inputs):
-                        return timed(model, torch.compile(module, dynamic=False), [example_inputs])
-
+                both = partial(beside_inductors, model, module, original, example_inputs)
                 if not (used and is_faster(original, example_inputs, [*used.values()], figures, both, say)):
                     compiled = Function(torch.compile(module, dynamic=dynamic is not None))
                     return as_exported(compiled, original, function, example_inputs)
     called_plainly(model, example_inputs)
     return as_exported(model, original, function, example_inputs)
+
+
+def beside_inductors(
+    model: torch.fx.GraphModule, module: torch.nn.Module, original: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Beside:
+    """The times of the model with kernels and of Inductor's code for the module. What they change of the inputs, or of
+    what the original graph holds, is as before."""
+    with unchanged(original, inputs):
+        return timed(model, torch.compile(module, dynamic=False), [inputs])
 
 
 def tell_regions(found: Cut, budget_s: float, say: Callable[[str], object]) -> None:

@@ -276,7 +276,7 @@ def is_whole(node: Any) -> bool:
 
 def is_floating(node: Any) -> bool:
     """Whether a node is a tensor of floating-point numbers."""
-    return getattr(getattr(node.meta.get("val"), "dtype", None), "is_floating_point", False)
+    return getattr(getattr(getattr(node, "meta", {}).get("val"), "dtype", None), "is_floating_point", False)
 
 
 def is_mask(node: Any) -> bool:
