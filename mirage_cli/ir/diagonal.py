@@ -18,7 +18,7 @@ from itertools import islice
 from math import isinf, prod
 
 from mirage_cli.ir.access import Access, Index, combined, index
-from mirage_cli.ir.form import Axes, Form, Inside
+from mirage_cli.ir.form import Axes, Inside, KernelForm
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -30,7 +30,7 @@ MOST_WIDE = 64
 """Rows, and columns, that a group's second matrix has at most: with more, its groups fill the matrix units alone."""
 
 
-def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Form | None:
+def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> KernelForm | None:
     """The kernel as a schedule has it that has several groups in a block; None where it has not."""
     dynamic = frozenset(r.dim for r in graph.dynamic)
     found = groups(kernel, tuple(graph.tensors().values()), tuple(sizes.items()), dynamic)
@@ -83,7 +83,7 @@ def groups(kernel: Kernel, tensors: tuple[Tensor, ...], axes: Axes, dynamic: fro
 
 
 @lru_cache(maxsize=4096)
-def diagonal(kernel: Kernel, found: Groups, count: int) -> Form | None:
+def diagonal(kernel: Kernel, found: Groups, count: int) -> KernelForm | None:
     """None where blocks may not be of so many groups, and where roles do not say so."""
     if not found.many(count):
         return None
@@ -134,7 +134,7 @@ def _second(
 class _Diagonal:
     """blocks: the axis that counts blocks of groups. inside: axes along a block, enough for products that follow one
     another: each sums the axis behind that of its result. known: what a value is along one of these axes, by its name
-    and the number of the axis; of values that have no groups, by -1. names: as `Form.values`. seconds: loads of
+    and the number of the axis; of values that have no groups, by -1. names: as `KernelForm.values`. seconds: loads of
     operands with zeros."""
 
     of: Kernel
@@ -148,7 +148,7 @@ class _Diagonal:
     loads: list[Load] = field(default_factory=list[Load])
     body: list[Eqn] = field(default_factory=list[Eqn])
 
-    def form(self) -> Form:
+    def form(self) -> KernelForm:
         k, g = self.of, self.groups.axis
         values = [self.value(s.value, 0) for s in k.stores]
         stores = tuple(
@@ -160,7 +160,7 @@ class _Diagonal:
         roles = tuple(x for d, r in k.roles for x in (own if d == g else [(d, r)]))
         kernel = replace(k, roles=roles, loads=tuple(self.loads), body=tuple(self.body), stores=stores)
         axes = ((self.blocks, dict(self.groups.sizes)[g] // self.count), *((a, self.count) for a in inside))
-        return Form(
+        return KernelForm(
             k,
             kernel,
             axes,

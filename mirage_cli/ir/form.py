@@ -24,7 +24,7 @@ class Inside(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class KernelForm:
     """A kernel in blocks of so many positions (`count`) along some axis, which its equations tell apart.
 
     of: the kernel as it was. axes: its own. names: of the axis that counts blocks, by the one that is cut in them.

@@ -21,7 +21,7 @@ from math import ceil, prod
 import numpy as np
 
 from mirage_cli.ir.access import Index, combined, index
-from mirage_cli.ir.form import Axes, Form, axes_of
+from mirage_cli.ir.form import Axes, KernelForm, axes_of
 from mirage_cli.ir.instances import Instance, UnknownError, simpler
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
@@ -51,7 +51,7 @@ class Windows:
     ends: bool = True
 
 
-def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> Form | None:
+def at_schedule(graph: MuGraph, kernel: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> KernelForm | None:
     """The kernel as a schedule has it that unrolls windows; None where it cannot be."""
     tensors = (*graph.inputs, *graph.outputs)
     found = windows(kernel, axes_of(kernel, sizes), frozenset(r.dim for r in graph.dynamic), tensors)
@@ -96,7 +96,7 @@ def _end(kernel: Kernel, axis: str, tensors: Mapping[str, tuple[str, ...]]) -> b
 
 
 @lru_cache(maxsize=4096)
-def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Form | None:
+def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> KernelForm | None:
     """None for too many terms, for rows behind the end of a part of a tensor, which another part may have, and where an
     equation comes to nothing that is known at some place."""
     sizes = dict(axes)
@@ -114,7 +114,7 @@ def unrolled(kernel: Kernel, found: Windows, rows: int, axes: Axes) -> Form | No
         made = _Unrolling(kernel, (*names, *found.taps), names, rows, sizes).kernel()
     except UnknownError:
         return None
-    return Form(kernel, made, tuple(sizes.items()), names, rows, gone=found.taps, unrolls=True)
+    return KernelForm(kernel, made, tuple(sizes.items()), names, rows, gone=found.taps, unrolls=True)
 
 
 def _reduces(e: Eqn) -> bool:
@@ -123,9 +123,9 @@ def _reduces(e: Eqn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Unrolling:
-    """unrolled: axes. names, rows: as `Form.names` and `Form.count`. known: what a value is at a place along such of
-    them as it has: another value, or a number. made: loads and equations, once each, under their names. at: values that
-    are positions.
+    """unrolled: axes. names, rows: as `names` and `count` of `KernelForm`. known: what a value is at a place along such
+    of them as it has: another value, or a number. made: loads and equations, once each, under their names. at: values
+    that are positions.
     """
 
     of: Kernel

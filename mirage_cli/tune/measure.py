@@ -261,7 +261,7 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MeasuringDevice:
     """The device that measures, and what its results depend on."""
 
     name: str
@@ -411,7 +411,7 @@ class GpuWorker:
         self._held = ExitStack()
         self._directory = directory or Path(self._held.enter_context(TemporaryDirectory(prefix="mirage-")))
         self._child: Child | None = None
-        self._device: Device | None = None
+        self._device: MeasuringDevice | None = None
         self._problem: Problem | None = None
         self.restarts = 0
 
@@ -431,7 +431,7 @@ class GpuWorker:
             self._child = Child("mirage_cli.tune.worker", (self._options, self._directory), kernels=True)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> MeasuringDevice:
         """Raises MeasureError."""
         self._running()
         assert self._device is not None

@@ -37,7 +37,6 @@ from mirage_cli.tune.measure import (
     At,
     Candidate,
     Context,
-    Device,
     Effort,
     Failure,
     FailureKind,
@@ -45,6 +44,7 @@ from mirage_cli.tune.measure import (
     JudgeCandidate,
     MeasureFloor,
     MeasureOverhead,
+    MeasuringDevice,
     PrepareJudging,
     Problem,
     SetProblem,
@@ -177,12 +177,12 @@ class Bench(Setting):
         self.buffer = torch.zeros(SPACER_BYTES // 4, device=self.device)
         self.worked_out: dict[Any, Any] = {}  # as `once` has it
 
-    def describe(self) -> Device:
+    def describe(self) -> MeasuringDevice:
         triton_version = version("triton") if find_spec("triton") else "none"
         if not self.cuda:
-            return Device("cpu", 0, str(torch.__version__), triton_version)
+            return MeasuringDevice("cpu", 0, str(torch.__version__), triton_version)
         p = device_properties(self.device)
-        return Device(
+        return MeasuringDevice(
             name=p.name,
             arch=p.major * 10 + p.minor,
             torch=str(torch.__version__),  # a `TorchVersion` would have its reader import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_cli.ir.diagonal import at_schedule, groups
-from mirage_cli.ir.form import Form
+from mirage_cli.ir.form import KernelForm
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.ir.text import parse_mugraph
@@ -44,7 +44,7 @@ kernel k0 generated m:grid g:grid n:grid k:tile l:tile
 """
 
 
-def form(text: str, count: int) -> Form | None:
+def form(text: str, count: int) -> KernelForm | None:
     graph = parse_mugraph(text)
     (k,) = graph.kernels
     order = tuple(d for d, _ in k.roles)
@@ -54,7 +54,7 @@ def form(text: str, count: int) -> Form | None:
     return made
 
 
-def loads(made: Form | None) -> list[str]:
+def loads(made: KernelForm | None) -> list[str]:
     assert made is not None
     return [f"{x.out} = {x.buffer}[{', '.join(map(str, x.access))}]" for x in made.kernel.loads]
 

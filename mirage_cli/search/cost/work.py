@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.diagonal import Groups, diagonal, groups
-from mirage_cli.ir.form import Form, axes_of
+from mirage_cli.ir.form import KernelForm, axes_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
@@ -286,7 +286,7 @@ class Formed:
     """A kernel in another form. sizes: of all axes, its own among them."""
 
     model: Model
-    form: Form
+    form: KernelForm
     sizes: Mapping[str, int]
 
 
@@ -337,7 +337,7 @@ def model(
     """The model of a generated kernel. Raises InexpressibleError.
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs, outputs, dynamic:
-    of the μGraph. parts: as of `Form`.
+    of the μGraph. parts: as of `KernelForm`.
     """
     inputs, outputs = tuple(inputs), tuple(outputs)
     placed = with_entries(scanned(kernel), {t.name: t for t in inputs})
