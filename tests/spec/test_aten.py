@@ -573,7 +573,16 @@ def test_whole_numbers_that_a_kernel_would_compute_otherwise_are_refused(functio
         whole(function, (COUNTS,))
 
 
-@pytest.mark.parametrize("read", [lambda y: y, lambda y: (y - 1).float(), lambda y: (y.float(), y.view(-1))])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda y: y,
+        lambda y: (y - 1).float(),
+        lambda y: (y.float(), y.view(-1)),
+        lambda y: y.to(torch.int8).float(),  # which wraps around
+        lambda y: y.view(-1).long().float(),
+    ],
+)
 def test_sums_of_bytes_that_float32_does_not_count_are_not_read_as_whole_numbers(read: Any) -> None:
     given = torch.ones(20, 2048, dtype=torch.int8), torch.ones(2048, 8, dtype=torch.int8)
     with pytest.raises(Unsupported, match="its sums may be beyond 2\\^24, and are read as whole numbers"):
