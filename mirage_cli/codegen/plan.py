@@ -32,10 +32,14 @@ from mirage_cli.ir.schedule import Word
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """Which tiles this program instance has. chunk: instances of each chunk; 0 where all are of one chunk; None where
-    nothing is split. grid: dimensions with more than one tile, and how many. group: tiles of the first of two that
-    run next to each other. backwards: dimensions whose last tile comes first. programs, chunk: for each tile along a
-    dimension whose size is an argument. first: instances of other parts of the kernel in front of these."""
+    """Which tiles this program instance computes.
+
+    programs: instances of the kernel, or of this part of it. chunk: instances of each chunk; 0 where all are of one
+    chunk; None where nothing is split. Both are counted for each tile along dimensions whose size is an argument.
+    grid: the dimensions with more than one tile, and how many. group: tiles of the first of two dimensions that run
+    next to each other. backwards: dimensions whose last tile comes first. first: instances of other parts of the kernel
+    in front of these.
+    """
 
     programs: int
     chunk: int | None
@@ -59,7 +63,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class SetMark:
-    """masks: those that would make all that is added up zero outside of what the marks bound."""
+    """Sets a bound of a loop. masks: the masks that would make all that is added up zero outside of the bounds."""
 
     mark: Mark
     scalar: Scalar
@@ -68,16 +72,17 @@ class SetMark:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
-    be within bounds is not.
+    """Loads the block of a value.
 
-    once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
-    repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
-    axis that the pointers lack. axes: of the block. outside: a number in the place of zero. others: values whose
-    elements lie behind those of `out` in turns, along the dimension that the pointers have `Turns` of, whose mask and
-    block are so many times as long. ahead: the iteration that
-    it is for, if `Take` makes it the value's current block there; nothing is loaded where there is no such iteration.
-    when: a mask of what is loaded, zero elsewhere. part: of each word that is loaded, the number that is a lane's own.
+    axes: of the block. mask: dimensions past whose end it may reach. within: bounds that its positions may leave. when:
+    a mask of the elements that are needed. What lies outside of these is `outside`; a box is zero past any end.
+    once: no instance reads it again, so the L2 need not keep it. whole: integers, converted to int32. float8: of a type
+    that has no integer 0. part: of each word that is loaded, the number that is a lane's own.
+    repeated: axes of the block along which so many positions in a row hold one element: all positions of an axis that
+    the pointers lack.
+    others: values whose elements lie behind those of `out` in turns, along the dimension that the pointers have `Turns`
+    of. Mask and block are so many times as long.
+    ahead: the iteration that is loaded, of which `Take` makes the block current; nothing is loaded if there is none.
     """
 
     out: str
@@ -169,10 +174,13 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
-    for chunks. within: bounds beyond which nothing is stored. room: axes without a mask, each with the positions that a
-    row has room for: what is written behind the last means nothing. others: blocks whose elements lie behind those of
-    `block` in turns, as of loads."""
+    """Stores a block.
+
+    once: dimensions of the grid along which all instances have the same block; the first one stores. one_chunk: the
+    same for chunks. within: bounds beyond which nothing is stored. room: axes without a mask, each with the positions
+    that a row has room for: what is written behind the last means nothing. others: blocks whose elements lie behind
+    those of `block` in turns, as of `Load`.
+    """
 
     pointers: Pointers
     block: Expr
@@ -186,12 +194,12 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Until all threads of the program instance are here: what others of them overwrite then, each has read."""
+    """Waits for all threads of the program instance: each has read what others overwrite from here on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Cache lines brought into the L2. read: by reads that are forgotten."""
+    """Brings cache lines into the L2. read: by loads whose result is dropped."""
 
     pointers: Pointers
     read: bool
@@ -199,7 +207,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until the kernel in front has ended."""
+    """Waits until the kernel in front has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +234,7 @@ class ReleaseBefore:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Over the tiles of a dimension. hidden: the compiler is kept from working out how many there are."""
+    """A loop over the tiles of a dimension. hidden: the compiler is kept from working out how many there are."""
 
     dim: str
     first: Scalar
@@ -237,8 +245,12 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Over the tiles of several dimensions together. trips: how many there are, as factors; of all but the first where
-    that is split, or walked in part. split: that one, its size of a chunk and of a tile. part: of the first."""
+    """A loop over the tiles of several dimensions.
+
+    trips: the number of tiles, as factors, without that of the first dimension where it is split, or walked in part.
+    split: the first dimension, where it is split, with the lengths of its chunks and of its tiles. part: the bounds of
+    the first dimension.
+    """
 
     dims: Axes
     trips: tuple[Count, ...]
@@ -248,8 +260,11 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """specialized: warps of their own fetch for it. stages: of the compiler's pipeline, where by itself it would not
-    have all loads in flight; None for those that it finds: loads that products on the matrix units take."""
+    """A loop and its body.
+
+    specialized: warps of their own fetch for it. stages: of the compiler's pipeline, where by itself it would not have
+    all loads in flight; None for the loads that it finds, those of products on the matrix units.
+    """
 
     over: Over | Together
     specialized: bool
@@ -259,8 +274,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Parts of the kernel, each in so many program instances of its own (for each tile along a dimension whose size is
-    an argument)."""
+    """Parts of the kernel, each in so many program instances of its own, for each tile along dimensions whose size is
+    an argument."""
 
     programs: tuple[int, ...]
     bodies: tuple[tuple[Statement, ...], ...]
@@ -293,8 +308,12 @@ Statement: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """block: positions of a block along it. padded: whether the last block reaches past its end. dynamic: whether its
-    size is an argument, and this one what it is tuned for: then the last block of more than one position may always."""
+    """A dimension along which the kernel has blocks.
+
+    block: positions of a block. padded: whether the last block reaches past the end. dynamic: whether the size is an
+    argument, and `size` the one that the kernel is tuned for: the last block of several positions may reach past the
+    end then, whatever the size.
+    """
 
     name: str
     size: int
