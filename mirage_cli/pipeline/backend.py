@@ -171,8 +171,9 @@ class Compiler:
         as_given = on_gpu(example_inputs) and not (kernels and self.is_faster())
         files = tuple(k.exported for k in kernels.values())
         given = Given.of(example_inputs)
-        made = Compiled(pickled(model), files, alone, self.options, given, as_given)
-        made.load(example_inputs, model, functions_of(kernels))
+        text, as_kept = pickled(model)
+        made = Compiled(text, files, alone, self.options, given, as_given)
+        made.load(example_inputs, as_kept, functions_of(kernels))
         return made
 
     def is_faster(self, made: Callable[..., Any] | None = None) -> bool:

@@ -20,6 +20,7 @@ from functorch.compile import make_boxed_func
 from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.callers import Exported
 from mirage_cli.pipeline.models.attention import by_pytorch
@@ -100,22 +101,13 @@ class Compiled(OutputCode):
         return self.function(inputs)
 
     def load(
-        self,
-        inputs: Sequence[Any],
-        model: torch.fx.GraphModule | None = None,
-        functions: Mapping[Any, Callable[..., Any]] | None = None,
+        self, inputs: Sequence[Any], model: torch.fx.GraphModule, functions: Mapping[Any, Callable[..., Any]]
     ) -> None:
-        """Compiles the graph. model, functions: the graph and its kernels, by operator, in the process that made
-        them."""
+        """Compiles the graph. functions: of its kernels, by operator."""
         FOUND.get().as_given = self.as_given
         if self.as_given:
             self.function = uncalled
             return
-        if functions is None:
-            functions = {f.operator: f.function for f in self.files}
-        if self.text is not None:
-            model = pickle.loads(self.text)
-        assert model is not None, "it is given, or was pickled"
         with not_noted():
             self.function = around(model, functions if self.alone else {}, inputs, self.options)
 
@@ -123,7 +115,9 @@ class Compiled(OutputCode):
         """Of what the cache had. Raises ValueError where AOTAutograd has made other inputs of a call's tensors."""
         if (given := Given.of(example_inputs)) != self.given:
             raise ValueError(f"the graph is for {self.given}, and not for {given}")
-        self.load(example_inputs)
+        assert self.text is not None, "else it was not kept"
+        functions = {f.operator: f.function for f in self.files}
+        self.load(example_inputs, read(self.text), functions)
 
     def prepare_for_serialization(self) -> None:
         if self.text is None:
@@ -138,14 +132,23 @@ def uncalled(_: list[Any]) -> Any:
     raise AssertionError("Inductor's code for Dynamo's graph is called")
 
 
-def pickled(model: torch.fx.GraphModule) -> bytes | None:
-    """A graph without what was noted of its nodes. None, if it has what only this process knows."""
+def pickled(model: torch.fx.GraphModule) -> tuple[bytes | None, torch.fx.GraphModule]:
+    """A graph without what was noted of its nodes, and the graph that is read from there. None and the graph itself, if
+    it has what only this process knows, or what cannot be read."""
     plain = copy.copy(model)
     plain.meta = {}
     try:
-        return pickle.dumps(plain)
+        with unset_fake_temporarily():
+            text = pickle.dumps(plain)
+        return text, read(text)
     except Exception:  # the border of pickle, where whatever a graph holds says so in its own way
-        return None
+        return None, model
+
+
+def read(text: bytes) -> torch.fx.GraphModule:
+    """A pickled graph, whose constants are tensors with data while PyTorch works with others."""
+    with unset_fake_temporarily():
+        return pickle.loads(text)
 
 
 def around(

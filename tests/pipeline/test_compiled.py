@@ -141,7 +141,7 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
 
 def kept(model: nn.Module, *, as_given: bool = False, text: bool = True) -> Compiled:
     graph = torch.fx.symbolic_trace(model)
-    return Compiled(pickled(graph) if text else None, (), False, {}, Given.of([X]), as_given)
+    return Compiled(pickled(graph)[0] if text else None, (), False, {}, Given.of([X]), as_given)
 
 
 def found() -> Found:
@@ -168,12 +168,35 @@ def test_a_graph_is_for_what_it_was_made_for() -> None:
                 compiled.post_compile(inputs, None, {})
 
 
+def test_constants_are_kept_with_their_data(starts: Starts) -> None:
+    """PyTorch works with tensors without data while a graph is compiled."""
+
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.eye(32) + torch.arange(32.0) + torch.tensor([3.0])
+
+    for hits in (0, 1):
+        starts(model=Shifted())
+        assert counters["aot_autograd"]["autograd_cache_hit"] == hits
+
+
+def test_what_cannot_be_read_is_compiled_anew(starts: Starts) -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+    for _ in range(2):
+        starts(model=Branches())
+        assert not counters["aot_autograd"]["autograd_cache_hit"]
+
+
 def test_what_only_this_process_knows_is_not_kept() -> None:
     def of_this_process(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
     graph = torch.fx.Graph()
     graph.output(graph.call_function(of_this_process, (graph.placeholder("x"),)))
-    assert pickled(torch.fx.GraphModule(nn.Module(), graph)) is None
+    model = torch.fx.GraphModule(nn.Module(), graph)
+    assert pickled(model) == (None, model)
     with pytest.raises(BypassAOTAutogradCache):
         kept(nn.ReLU(), text=False).prepare_for_serialization()
