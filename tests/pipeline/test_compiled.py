@@ -16,6 +16,7 @@ from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
 from mirage_cli.pipeline import backend as backend_module
+from mirage_cli.pipeline import compiled as compiled_module
 from mirage_cli.pipeline.backend import Compiler, mirage
 from mirage_cli.pipeline.callers import Exported, Settings
 from mirage_cli.pipeline.compiled import FOUND, Compiled, Found, Given, noted, pickled
@@ -70,8 +71,6 @@ class Starts:
 
         monkeypatch.setattr(backend_module, "with_kernels", counted)
         monkeypatch.setattr(Exported, "function", property(loaded))
-        monkeypatch.setattr("mirage_cli.pipeline.compiled.on_gpu", lambda _: True)  # so that functions are called
-        monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
 
     def __call__(self, *, tune: float = 0.0, model: nn.Module | None = None) -> tuple[int, int]:
         """How many cuts and calls of kernels there were."""
@@ -92,6 +91,14 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield Starts(tmp_path / "mirage.db", monkeypatch)
 
 
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that kernels' functions are called."""
+    for module in (backend_module, compiled_module):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_a_process_that_starts_anew_finds_a_graph_with_its_kernels(starts: Starts) -> None:
     """Compiled once more where it was searched: as it is found by what searches nothing. What the database has since
     learnt is another graph, and so is another function."""
@@ -105,6 +112,7 @@ def test_a_process_that_starts_anew_finds_a_graph_with_its_kernels(starts: Start
     assert starts() == (0, 0)
 
 
+@pytest.mark.usefixtures("on_gpu")
 def test_a_search_is_not_spared_by_a_start_without_one(starts: Starts) -> None:
     assert starts() == (1, 0)
     assert starts() == (0, 0)
@@ -200,3 +208,35 @@ def test_what_only_this_process_knows_is_not_kept() -> None:
     assert pickled(model) == (None, model)
     with pytest.raises(BypassAOTAutogradCache):
         kept(nn.ReLU(), text=False).prepare_for_serialization()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+def test_gpu_graphs_are_found_with_kernels_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside Inductor's code, alone, and as Inductor compiles what no kernel makes faster."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    cuts: list[int] = []
+    own = backend_module.with_kernels
+
+    def counted(*args: Any) -> Any:
+        kernels = own(*args)
+        cuts.append(len(kernels))
+        return kernels
+
+    monkeypatch.setattr(backend_module, "with_kernels", counted)
+    monkeypatch.setattr(backend_module, "faster", lambda gain, _: gain)
+    x = torch.randn(6, 32, device="cuda")
+    models = {"alone": Gated(), "beside": nn.Sequential(Gated(), nn.Conv1d(6, 6, 3, padding=1)), "none": nn.Tanh()}
+    options = {"db": tmp_path / "mirage.db"}
+    with torch.no_grad(), config.patch(enable_autograd_cache=True):
+        for name, model in models.items():
+            model = model.cuda()
+            for start in range(3):
+                torch._dynamo.reset()
+                counters.clear()
+                cuts.clear()
+                tune = {"tune": 4.0} if start == 0 and name != "none" else {}
+                y = torch.compile(model, backend=mirage, options=options | tune)(x)
+                torch.testing.assert_close(y, model(x), rtol=1e-3, atol=1e-3)
+                assert start == 0 or not cuts or (name == "none" and start == 1 and cuts == [0]), (name, start, cuts)
+            assert counters["aot_autograd"]["autograd_cache_hit"] >= 1
