@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,3 +104,11 @@ def farm(triton_cache: Path) -> Iterator[Callable[[int], CompileFarm]]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(triton_cache))
         yield cache(lambda arch: stack.enter_context(CompileFarm(arch, workers=1)))
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """No test finds a graph that another has compiled."""
+    config = sys.modules.get("torch._functorch.config")
+    with nullcontext() if config is None else config.patch(enable_autograd_cache=False):
+        yield

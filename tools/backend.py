@@ -28,6 +28,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.callers import Settings
 from mirage_cli.pipeline.keys import versions
 from mirage_cli.pipeline.models.beside import ROUNDS, copies, in_contexts
 from mirage_cli.target.gpus import driver_version, local_target
@@ -41,12 +42,14 @@ CONTEXTS = ("chain", "alone", "python")
 
 
 def put_kernels(counts: list[int]) -> Callable[..., Mapping[Any, Any]]:
-    """What the backend has for `with_kernels`, which also appends how many kernels it put into a graph."""
+    """What the backend has for `with_kernels`, which also appends how many kernels it put into a graph that it
+    searched: what is compiled once more has as many."""
     own = backend.with_kernels
 
-    def counted(model: torch.fx.GraphModule, *args: Any) -> Mapping[Any, Any]:
-        kernels = own(model, *args)
-        counts.append(sum(n.target in kernels for n in model.graph.nodes))
+    def counted(model: torch.fx.GraphModule, settings: Settings, searches: bool) -> Mapping[Any, Any]:
+        kernels = own(model, settings, searches)
+        if searches:
+            counts.append(sum(n.target in kernels for n in model.graph.nodes))
         return kernels
 
     return counted

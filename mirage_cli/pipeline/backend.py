@@ -12,18 +12,20 @@ import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
-from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import CompileContext, detect_fake_mode, tracing
+from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
+from mirage_cli.pipeline.compiled import NOTE, Compiled, Given, around, not_noted, noted, on_gpu, pickled
+from mirage_cli.pipeline.keys import gpu_of, sources
 from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.models.beside import Arguments, Beside, in_own_thread, region_beside
@@ -67,19 +69,15 @@ def mirage(
     settings.gpu()
     numbers_of_first_call(model)
     kept_whole(model, example_inputs)
-    compiler = Compiler(settings, of_inductor)
-    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
-    compiler_of_graphs = aot_autograd(
-        fw_compiler=compiler.compiled,
-        bw_compiler=compiler.compiled,
-        inference_compiler=compiler.inference,
-        decompositions=for_autograd() if runs_on(tensors) else None,
-        keep_inference_input_mutations=True,
-    )
-    made = compiler_of_graphs(model, example_inputs)
+    compiler = Compiler(settings, of_inductor, model, example_inputs)
+    state = compiler.state()
+    made = compiler.made()
+    as_given = compiler.as_given or not compiler.is_faster(made)
+    if compiler.state() != state:  # by what was searched and timed: as later processes find it, which search nothing
+        made = replace(compiler, searches=False).made()
     TensorifyState.clear()  # else Dynamo asks for these numbers in later graphs too, and makes one for each value
-    own = cache(lambda: inductors_own(model, example_inputs, of_inductor))
-    return own() if compiler.as_given or not compiler.is_faster(model, example_inputs, made, own) else made
+    delattr(model, NOTE)
+    return inductors_own(model, example_inputs, of_inductor) if as_given else made
 
 
 def numbers_of_first_call(model: torch.fx.GraphModule) -> None:
@@ -113,63 +111,97 @@ def options_of_mode(mode: str) -> dict[str, Any]:
 
 @dataclass
 class Compiler:
-    """Of one graph of Dynamo's. options: of Inductor. as_given: whether Inductor is to compile that graph: it is not
-    differentiated, and no kernel is in it. What AOTAutograd and Inductor have both wrapped takes the CPU longer.
-    kernels: in a graph that is not differentiated."""
+    """Of one graph of Dynamo's. options: of Inductor. model, inputs: that graph and what it is called with. searches:
+    whether a budget is spent. as_given: as of `Found`. kernels: in a graph that is not differentiated."""
 
     settings: Settings
     options: Mapping[str, Any]
-    as_given: bool = False
-    kernels: Mapping[Any, Kernel] = field(default_factory=dict[Any, Kernel])
+    model: torch.fx.GraphModule
+    inputs: Sequence[Any]
+    searches: bool = True
+    as_given: bool = field(default=False, init=False)
+    kernels: Mapping[Any, Kernel] = field(default_factory=dict[Any, Kernel], init=False)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether PyTorch's cache keeps what is made: of graphs that are not differentiated, where kernels run."""
+        tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
+        of_some = any(x.requires_grad for x in (*tensors, *self.model.parameters()))
+        return runs_on(tensors) and not (of_some and torch.is_grad_enabled())
+
+    def state(self) -> str:
+        """What decides, beside PyTorch, how a graph that is kept is compiled."""
+        if not self.is_kept:
+            return ""
+        s = self.settings
+        target, measures = s.gpu()
+        with Database(s.path) as store:
+            state = store.state(gpu_of(target, measures))
+        searched = (s.budget, s.seed, s.workers) if s.budget and self.searches else None
+        return "\n".join(map(str, (sources(), target.name, measures, searched, state)))
+
+    def made(self) -> Callable[..., Any]:
+        """The graph by AOTAutograd, or from PyTorch's cache."""
+        tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
+        forward: Any = self.compiled  # no graph that is differentiated: PyTorch asks whether there may be a kept one
+        by_aot = aot_autograd(
+            fw_compiler=SerializableAOTDispatchCompiler(OutputCode, forward) if self.is_kept else forward,
+            bw_compiler=self.compiled,
+            inference_compiler=SerializableAOTDispatchCompiler(OutputCode, self.inference),
+            decompositions=for_autograd() if runs_on(tensors) else None,
+            keep_inference_input_mutations=True,
+        )
+        with noted(self.model, self.state()) as found:
+            made = by_aot(self.model, self.inputs)
+        self.as_given = found.as_given
+        return made
 
     def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """One graph of AOTAutograd, as a function of a list of its inputs."""
-        return self.around(with_kernels(model, self.settings), model, example_inputs)
+        kernels = with_kernels(model, self.settings, self.searches)
+        alone = only_kernels(model.graph, kernels)
+        with not_noted():
+            return around(model, functions_of(kernels) if alone else {}, example_inputs, self.options)
 
-    def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The same of one that is not differentiated."""
-        self.kernels = kernels = with_kernels(model, self.settings)
-        self.as_given = not kernels and on_gpu(example_inputs)
-        return make_boxed_func(model.forward) if self.as_given else self.around(kernels, model, example_inputs)
+    def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """The same of one that is not differentiated. It is compiled as it is kept: so later processes find what
+        Inductor makes of it."""
+        self.kernels = kernels = with_kernels(model, self.settings, self.searches)
+        alone = only_kernels(model.graph, kernels)
+        as_given = on_gpu(example_inputs) and not (kernels and self.is_faster())
+        files = tuple(k.exported for k in kernels.values())
+        given = Given.of(example_inputs)
+        text, as_kept = pickled(model)
+        made = Compiled(text, files, alone, self.options, given, as_given)
+        made.load(example_inputs, as_kept, functions_of(kernels))
+        return made
 
-    def is_faster(
-        self,
-        model: torch.fx.GraphModule,
-        example_inputs: Sequence[Any],
-        made: Callable[..., Any],
-        own: Callable[[], Callable[..., Any]],
-    ) -> bool:
-        """Whether the graph with its kernels, `made`, takes less time than Inductor's `own` code for all of it. Known
-        from the database; timed once, at fixed sizes, where there is a budget."""
+    def is_faster(self, made: Callable[..., Any] | None = None) -> bool:
+        """Whether the graph with its kernels, `made`, takes less time than Inductor's code for all of it. Known from
+        the database; timed once, at fixed sizes, where there is a budget and it is given."""
         if not self.kernels or any(k.program.dynamic for k in self.kernels.values()):
             return True
         target, _ = self.settings.gpu()
 
         def both() -> Beside:
-            return timed_on_copies(made, own(), example_inputs)
+            assert made is not None, "nothing else is timed"
+            own = inductors_own(copy.deepcopy(self.model), self.inputs, self.options)  # which changes what it is given
+            return timed_on_copies(made, own, self.inputs)
 
-        measured = both if self.settings.budget and may_be_copied(example_inputs) else None
+        timed = self.settings.budget and may_be_copied(self.inputs)
         with Database(self.settings.path) as store:
             return is_faster(
-                model, example_inputs, [*self.kernels.values()], Figures(store, target), measured, LOG.info
+                self.model,
+                self.inputs,
+                [*self.kernels.values()],
+                Figures(store, target),
+                both if made is not None and timed else None,
+                LOG.info if made is not None else lambda _: None,
             )
 
-    def around(
-        self, kernels: Mapping[Any, Kernel], model: torch.fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        """Inductor's code for what is in no kernel; PyTorch's where nothing is on a GPU. Where nothing is computed
-        outside of kernels, their functions are called, which takes the CPU less time than operators in Inductor's code.
-        """
-        by_pytorch(model)
-        if not on_gpu(example_inputs):
-            return make_boxed_func(model.forward)
-        if not only_kernels(model.graph, kernels):
-            return make_boxed_func(undifferentiated(by_inductor(model, example_inputs, self.options)))
-        for n in calls(model.graph):
-            if n.target in kernels:
-                n.target = kernels[n.target].function
-        model.recompile()
-        return make_boxed_func(undifferentiated(model.forward))
+
+def functions_of(kernels: Mapping[Any, Kernel]) -> Mapping[Any, Callable[..., Any]]:
+    return {operator: kernel.function for operator, kernel in kernels.items()}
 
 
 def only_kernels(graph: torch.fx.Graph, kernels: Mapping[Any, Kernel]) -> bool:
@@ -192,24 +224,9 @@ def inductors_own(
     return compile_fx(model, list(example_inputs), config_patches=dict(options))  # type: ignore[return-value]
 
 
-def undifferentiated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Has PyTorch not ask, for each operator that a compiled graph calls, whether it is differentiated: AOTAutograd has
-    done so. A kernel's call takes the CPU less than half of the time then."""
-
-    def call(*inputs: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage]  # it has no public name
-            return function(*inputs)
-
-    return call
-
-
-def on_gpu(inputs: Sequence[Any]) -> bool:
-    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
-
-
-def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> Mapping[Any, Kernel]:
+def with_kernels(model: torch.fx.GraphModule, settings: Settings, searches: bool) -> Mapping[Any, Kernel]:
     """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
-    budget is 0. Returns the kernels, by the operator that is called."""
+    budget is 0, or nothing is to be searched. Returns the kernels, by the operator that is called."""
     values = [n.meta.get("val") for n in placeholders(model.graph) if n.users]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return {}
@@ -220,11 +237,11 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings) -> Mapping[Any
     with Kernels(settings, in_time=True) as kernels:
         graphs = [r.graph for r in found.regions]
         times, examples = [r.times for r in found.regions], [r.example for r in found.regions]
-        made = kernels.of(graphs, times, examples) if settings.budget else kernels.known(graphs)
+        made = kernels.of(graphs, times, examples) if settings.budget and searches else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         several = [served(model, gain_of(r, k)) for r, k in zip(found.regions, made, strict=True)]
         taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
-    for gain in taken.values():
+    for gain in taken.values() if searches else ():
         LOG.info("%s", gain)
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         gain = taken.get(name)

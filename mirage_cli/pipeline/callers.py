@@ -54,6 +54,37 @@ def interpreted() -> bool:
 
 
 @dataclass(frozen=True)
+class Exported:
+    """An exported file. name: of the function in it."""
+
+    name: str
+    source: str
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        from mirage_cli.codegen.export import load_export
+
+        return vars(load_export(self.source))[self.name]
+
+    @property
+    def operator(self) -> Any:
+        """The custom operator that the file registers: the function's, without what it looks at first."""
+        import torch
+
+        assert self.function is not None, "loading the file registers it"
+        match = re.search(r"torch\.ops\.mirage\.(\w+)\(", self.source)
+        assert match is not None, "an exported file calls its operator"
+        operator = getattr(torch.ops.mirage, match[1]).default
+        if torch.cuda.is_available():  # elsewhere PyTorch computes
+            known_to_inductor(operator)
+        return operator
+
+    def __reduce__(self) -> Any:
+        """Without the function, which the file makes."""
+        return Exported, (self.name, self.source)
+
+
+@dataclass(frozen=True)
 class Kernel:
     """The best kernel of a program; of several sizes, all of them in one file. source: of the exported file. program,
     result, mugraph (its text): of the largest size.
@@ -111,24 +142,18 @@ class Kernel:
         return "\n".join(lines)
 
     @cached_property
+    def exported(self) -> Exported:
+        return Exported(self.program.name, self.source)
+
+    @property
     def function(self) -> Callable[..., Any]:
         """The exported function."""
-        from mirage_cli.codegen.export import load_export
-
-        return vars(load_export(self.source))[self.program.name]
+        return self.exported.function
 
     @property
     def operator(self) -> Any:
-        """The custom operator that the exported file registers: the function's, without what it looks at first."""
-        import torch
-
-        assert self.function is not None, "loading the file registers it"
-        match = re.search(r"torch\.ops\.mirage\.(\w+)\(", self.source)
-        assert match is not None, "an exported file calls its operator"
-        operator = getattr(torch.ops.mirage, match[1]).default
-        if torch.cuda.is_available():  # elsewhere PyTorch computes
-            known_to_inductor(operator)
-        return operator
+        """As of `Exported`."""
+        return self.exported.operator
 
     def in_pytorch(self, *tensors: Any) -> Any:
         """The same by PyTorch's operators, in the types of the results: None where all are changes in place."""

@@ -229,6 +229,13 @@ class Database:
         rows = self.rows("SELECT * FROM beside WHERE key = ? AND kernel = ?", key.id, digest(source))
         return next(iter(self.readable(rows, _beside, f"the times beside Inductor of {key.id}", key.id)), None)
 
+    def state(self, gpu: str) -> str:
+        """Differs where the best kernels for this GPU do, their times beside Inductor's code, or the specs."""
+        sql = """SELECT results.key, results.at FROM keys JOIN results ON results.key = keys.id WHERE gpu = ?
+            UNION ALL SELECT beside.key, beside.at FROM keys JOIN beside ON beside.key = keys.id WHERE gpu = ?
+            UNION ALL SELECT program_hash, name FROM specs ORDER BY 1, 2"""
+        return digest("\n".join(f"{key} {at}" for key, at in map(tuple, self.rows(sql, gpu, gpu))))
+
     def put_tried(self, key: Key, budget_s: float, problem: str) -> None:
         """That no kernel was found within so many seconds, and why."""
         row = {"budget_s": budget_s, "problem": problem, "at": _now()}

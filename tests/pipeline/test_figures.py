@@ -341,6 +341,7 @@ def test_what_cannot_be_timed_as_a_whole_keeps_its_kernels(tmp_path: Path, times
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 def test_gpu_a_graph_is_timed_as_a_whole_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the call's tensors, which stay as they are."""
     said: list[str] = []

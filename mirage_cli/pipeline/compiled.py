@@ -1,0 +1,186 @@
+"""Graphs with kernels as PyTorch's cache of AOTAutograd's results keeps them: a process that starts anew traces, cuts
+and searches nothing.
+
+The cache knows a graph by Dynamo's, its inputs and PyTorch's options. `noted` adds what else decides: this package's
+sources, the backend's settings, and what the database has for the GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any  # PyTorch's graphs and compiled functions
+
+import torch
+from functorch.compile import make_boxed_func
+from torch._functorch import config
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from mirage_cli.pipeline.callers import Exported
+from mirage_cli.pipeline.models.attention import by_pytorch
+from mirage_cli.pipeline.models.inductors import by_inductor
+from mirage_cli.pipeline.models.inplace import calls
+
+NOTE = "mirage"
+"""The attribute of Dynamo's graph that is in the cache's key."""
+
+
+@dataclass
+class Found:
+    """What is known of a graph behind AOTAutograd. as_given: whether Inductor is to compile Dynamo's graph, which no
+    kernel makes faster. What AOTAutograd and Inductor have both wrapped takes the CPU longer."""
+
+    as_given: bool = False
+
+
+FOUND: ContextVar[Found] = ContextVar("found")
+
+
+@contextmanager
+def noted(model: torch.fx.GraphModule, text: str) -> Generator[Found]:
+    """Has PyTorch's cache know this graph of Dynamo's by this text too. The attribute stays: the key is of the
+    attributes' order too, and the graph may be compiled once more."""
+    found = Found()
+    token = FOUND.set(found)
+    setattr(model, NOTE, text)
+    try:
+        with config.patch(bundled_autograd_cache=True):
+            yield found
+    finally:
+        FOUND.reset(token)
+
+
+def not_noted() -> Any:
+    """Inductor keeps what it compiles for a part of a graph as it does without this backend."""
+    return config.patch(bundled_autograd_cache=False)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a compiled graph was made for, by input: a tensor's shape, strides, type and device, or another value's
+    text."""
+
+    inputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any]) -> Given:
+        return cls(tuple(map(cls.text, inputs)))
+
+    @staticmethod
+    def text(x: Any) -> str:
+        if isinstance(x, torch.Tensor):
+            return f"{type(x).__name__} {tuple(x.shape)} {x.stride()} {x.dtype} {x.device}"
+        return str(x)
+
+
+@dataclass(eq=False)
+class Compiled(OutputCode):
+    """A graph that is not differentiated. text: the pickled graph; none, if it cannot be pickled. files: of its
+    kernels. alone: whether it calls these alone. options: of Inductor. as_given: as `Found` has it: nothing is
+    compiled."""
+
+    text: bytes | None
+    files: tuple[Exported, ...]
+    alone: bool
+    options: Mapping[str, Any]
+    given: Given
+    as_given: bool
+    function: Callable[[list[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._boxed_call = True  # it is called with a list
+
+    def __call__(self, inputs: Any) -> Any:
+        assert self.function is not None, "it was loaded"
+        return self.function(inputs)
+
+    def load(
+        self, inputs: Sequence[Any], model: torch.fx.GraphModule, functions: Mapping[Any, Callable[..., Any]]
+    ) -> None:
+        """Compiles the graph. functions: of its kernels, by operator."""
+        FOUND.get().as_given = self.as_given
+        if self.as_given:
+            self.function = uncalled
+            return
+        with not_noted():
+            self.function = around(model, functions if self.alone else {}, inputs, self.options)
+
+    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:  # noqa: ARG002
+        """Of what the cache had. Raises ValueError where AOTAutograd has made other inputs of a call's tensors."""
+        if (given := Given.of(example_inputs)) != self.given:
+            raise ValueError(f"the graph is for {self.given}, and not for {given}")
+        assert self.text is not None, "else it was not kept"
+        functions = {f.operator: f.function for f in self.files}
+        self.load(example_inputs, read(self.text), functions)
+
+    def prepare_for_serialization(self) -> None:
+        if self.text is None:
+            raise BypassAOTAutogradCache("the graph cannot be pickled")
+        self.function = None
+
+    def set_triton_bundle(self, triton_bundle: object) -> None:
+        """Triton keeps kernels itself."""
+
+
+def uncalled(_: list[Any]) -> Any:
+    raise AssertionError("Inductor's code for Dynamo's graph is called")
+
+
+def pickled(model: torch.fx.GraphModule) -> tuple[bytes | None, torch.fx.GraphModule]:
+    """A graph without what was noted of its nodes, and the graph that is read from there. None and the graph itself, if
+    it has what only this process knows, or what cannot be read."""
+    plain = copy.copy(model)
+    plain.meta = {}
+    try:
+        with unset_fake_temporarily():
+            text = pickle.dumps(plain)
+        return text, read(text)
+    except Exception:  # the border of pickle, where whatever a graph holds says so in its own way
+        return None, model
+
+
+def read(text: bytes) -> torch.fx.GraphModule:
+    """A pickled graph, whose constants are tensors with data while PyTorch works with others."""
+    with unset_fake_temporarily():
+        return pickle.loads(text)
+
+
+def around(
+    model: torch.fx.GraphModule,
+    functions: Mapping[Any, Callable[..., Any]],
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Callable[[list[Any]], Any]:
+    """Inductor's code for what is in no kernel; PyTorch's where nothing is on a GPU. functions: of kernels by operator,
+    where nothing is computed outside of them: to call functions takes the CPU less time than operators in Inductor's
+    code. options: of Inductor."""
+    by_pytorch(model)
+    if not on_gpu(example_inputs):
+        return make_boxed_func(model.forward)
+    if not functions:
+        return make_boxed_func(undifferentiated(by_inductor(model, example_inputs, options)))
+    for n in calls(model.graph):
+        n.target = functions.get(n.target, n.target)
+    model.recompile()
+    return make_boxed_func(undifferentiated(model.forward))
+
+
+def undifferentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Has PyTorch not ask, for each operator that a compiled graph calls, whether it is differentiated: AOTAutograd has
+    done so. A kernel's call takes the CPU less than half of the time then."""
+
+    def call(*inputs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage]  # it has no public name
+            return function(*inputs)
+
+    return call
+
+
+def on_gpu(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
