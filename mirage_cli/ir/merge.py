@@ -210,20 +210,40 @@ def _of_parts(name: str, parts: tuple[str, ...], sizes: Mapping[str, int]) -> It
 def between_parts(merged: Merged, sizes: Mapping[str, int]) -> set[tuple[str, Index]]:
     """Axes, and indices that are positions along them: of a part, by the merged axis; of a merged axis, by its parts,
     any of which may be by the merged axis itself."""
-    found: set[tuple[str, Index]] = set()
-    for name, parts in merged:
-        of_parts = dict(_of_parts(name, parts, sizes))
-        some = (c for n in range(len(parts)) for c in combinations(parts, n))
-        found |= {(name, _whole(parts, sizes).within({p: of_parts[p] for p in c})) for c in some} | {*of_parts.items()}
-    return found
+    return {x for name, parts in merged for x in _between(name, parts, sizes)}
+
+
+def _between(name: str, parts: tuple[str, ...], sizes: Mapping[str, int]) -> Iterator[tuple[str, Index]]:
+    of_parts = dict(_of_parts(name, parts, sizes))
+    yield from of_parts.items()
+    for some in (c for n in range(len(parts)) for c in combinations(parts, n)):
+        yield name, _whole(parts, sizes).within({p: of_parts[p] for p in some})
+
+
+def parts_at(merged: Merged, old: Mapping[str, int], new: Mapping[str, int]) -> dict[Index, Index]:
+    """What such indices are at other sizes: they have the sizes of parts as numbers. c // 160 of parts g = 2 and
+    d = 160 is c // 5 where d is 5."""
+    pairs = (zip(_between(*x, old), _between(*x, new), strict=True) for x in merged)
+    return {i: j for both in pairs for (_, i), (_, j) in both if i.axis is None}
 
 
 def read_in_parts(graph: MuGraph) -> set[str]:
-    """The parts, but the first, of merged axes between which and the whole something is read: indices have their sizes
-    as numbers."""
-    known = between_parts(graph.merged, graph.sizes)
-    some = {a for d, i in {*graph.accesses()} & known for a in (d, *i.dims)}
-    return {p for name, parts in graph.merged if name in some for p in parts[1:]}
+    """The parts, but the first, of merged axes between which and the whole something is read, and whose sizes are
+    numbers in other indices too, which `parts_at` does not know."""
+    sizes = graph.sizes
+    known = between_parts(graph.merged, sizes)
+    read = {*graph.accesses()}
+    own = {i for _, i in known if i.axis is None}
+    placed = {(e.place.axis or "", e.place) for e in graph.eqns if e.place}
+    others = [(d, i) for d, i in read | placed if i not in own and not _counts_alone(i)]
+    between = {a for d, i in read & known for a in (d, *i.dims)}
+    beside = {a for d, i in others for a in (d, *i.dims)} | {p for p, n in sizes.items() if n == 1}
+    return {p for name, parts in graph.merged if name in between and beside & {name, *parts} for p in parts[1:]}
+
+
+def _counts_alone(i: Index) -> bool:
+    """Whether an index has no number but its offset."""
+    return i.affine and all(abs(c) == 1 for _, c in i.terms)
 
 
 def _name(parts: tuple[str, ...], program: Program, merged: Iterable[tuple[str, tuple[str, ...]]]) -> str:

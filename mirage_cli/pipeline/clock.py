@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 VERIFYING = 0.2
 """The part of the budget that the search leaves to verification."""
+AGAIN = 1.3
+"""How many times as long as the verification of one plan that of a later one may take."""
 KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: plans that are not verified cannot be kept."""
 
@@ -24,6 +27,14 @@ class Clock:
         self.search_end_s = self.end_s - VERIFYING * budget_s
         self.interrupted = interrupted
         self.stop_s = math.inf
+
+    @contextmanager
+    def leaving_as_long(self) -> Generator[None]:
+        """What is done meanwhile will be done once more at the end: the search leaves the time for it."""
+        began_s = time.monotonic()
+        yield
+        took_s = time.monotonic() - began_s
+        self.search_end_s = min(self.search_end_s, self.until_s - AGAIN * took_s)
 
     def interrupt(self) -> None:
         self.stop_s = min(self.stop_s, time.monotonic() + KEEPING_S)

@@ -147,6 +147,7 @@ def merged(program: Program, lowered: Program) -> Program:
     return merge_axes(program, summed_in_parts(lowered))
 
 
+Judged = tuple["ScheduledGraph", Verdict]
 Doing = Callable[[str, "float | None"], None]
 """Told what is being done, and the µs of the best plan so far where there is one."""
 Chosen = Callable[[Program, "Mapping[str, MuGraph]", str], None]
@@ -189,14 +190,21 @@ def search_program(
     lowered = lower(program)
     clock = Clock(options.search_s, interrupted, options.until_s)
     form = lower(merged(program, lowered))
-    found: list[tuple[ScheduledGraph, Verdict]] = []
-    for search in (search_forms, search_as_written):
+    found: list[Judged] = []
+    first: list[Judged] = []
+
+    def verify_first(plan: ScheduledGraph) -> None:
+        with clock.leaving_as_long():
+            first.extend(verified(lowered, [plan], options, clock, doing))
+
+    at_hand = verify_first if math.isfinite(clock.until_s) else unheard
+    for search in (partial(search_forms, at_hand=at_hand), search_as_written):
         result = search(form, target, options, clock, doing)
         if result.stopped == "interrupted":
             clock.interrupt()
         some = to_verify(result, lowered, options.seed)
         told = partial(chosen, program, {c.id: c.graph for c in some}, result.as_written.id)
-        found += verified(lowered, some, options, clock, doing, told)
+        found += verified(lowered, some, options, clock, doing, told, first)
         if any(v.ok or v.net == "time" for _, v in found):
             break
     late = sum(v.net == "time" for _, v in found)
@@ -221,8 +229,16 @@ def refuse_types(program: Program, target: Target) -> None:
             raise NoKernelError(program.name, f"{name} is of {dtype}, which {target.arch} does not have")
 
 
-def search_forms(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:
-    """The candidates of a lowered program with merged axes, and of the other forms of it that may have faster ones."""
+def search_forms(
+    form: Program,
+    target: Target,
+    options: Options,
+    clock: Clock,
+    doing: Doing,
+    at_hand: Callable[[ScheduledGraph], object] = unheard,
+) -> SearchResult:
+    """The candidates of a lowered program with merged axes, and of the other forms of it that may have faster ones.
+    at_hand: told the best plan that needs no search, as soon as it is there."""
     from mirage_cli.search.overwritten import read_in_time
     from mirage_cli.search.relaid import behind_copies, relaid
 
@@ -230,7 +246,7 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
     searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
     forms = forms_of(form)
     form = next(forms)
-    result, laid = searched_behind_copies(form, target, searched) if options.prune else (searched(form), {})
+    result, laid = searched_behind_copies(form, target, searched, at_hand) if options.prune else (searched(form), {})
     while result.stopped == "exhausted" and (other := next(forms, None)) is not None:
         result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (more := relaid(form, result, target)) and more != laid:
@@ -241,7 +257,10 @@ def search_forms(form: Program, target: Target, options: Options, clock: Clock, 
 
 
 def searched_behind_copies(
-    form: Program, target: Target, searched: Callable[..., SearchResult]
+    form: Program,
+    target: Target,
+    searched: Callable[..., SearchResult],
+    at_hand: Callable[[ScheduledGraph], object] = unheard,
 ) -> tuple[SearchResult, dict[str, Tensor]]:
     """The candidates of a form, and of the same behind copies of these inputs where already plans that need no search
     are faster so. Behind the copies it is searched first: the rest, which that is to be beside, may not end in time.
@@ -255,10 +274,12 @@ def searched_behind_copies(
         gap_us = target.costs.gap_us
         behind = behind_copies(form, laid, best_us, unsearched, gap_us)
         if behind is not None and behind.candidates[0].predicted_us < best_us:
+            at_hand(behind.candidates[0])
             other = behind_copies(form, laid, best_us, searched, gap_us)
             if other is not None:
                 result = searched(form) if other.stopped == "exhausted" else replace(plain, stopped=other.stopped)
                 return beside(result, other), laid
+    at_hand(plain.candidates[0])
     result = searched(form)
     return (beside(plain, result) if best_us < result.candidates[0].predicted_us else result), {}
 
@@ -301,19 +322,22 @@ def verified(
     options: Options,
     clock: Clock,
     doing: Doing,
-    told: Callable[[], object],
-) -> list[tuple[ScheduledGraph, Verdict]]:
+    told: Callable[[], object] = unheard,
+    before: Sequence[Judged] = (),
+) -> list[Judged]:
     """The verdicts on these, the cheapest first. Each is compared with the program as it was written. told: called in
-    front of all; where nothing is verified behind some time, behind the first, without which there is no kernel."""
+    front of all; where nothing is verified behind some time, behind the first, without which there is no kernel.
+    before: plans with verdicts, which are among those that are returned."""
     first = int(math.isfinite(clock.until_s))
     best_us = min(c.predicted_us for c in chosen)
-    found: list[tuple[ScheduledGraph, Verdict]] = []
+    verdicts = {c.id: v for c, v in before}
+    found = [x for x in before if all(c.id != x[0].id for c in chosen)]
     with Verifier(lowered, [c.graph for c in chosen], options.seed, options.workers, clock) as verifier:
         for i, candidate in enumerate(chosen):
             if i == first:
                 told()
             doing(f"verifying {i + 1} of {len(chosen)} plans", best_us)
-            found.append((candidate, verifier.verdict(i)))
+            found.append((candidate, verdicts.get(candidate.id) or verifier.verdict(i)))
         if len(chosen) <= first:
             told()
     return sorted(found, key=lambda x: (x[0].predicted_us, x[0].id))

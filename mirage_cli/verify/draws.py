@@ -35,8 +35,8 @@ from mirage_cli.verify.residues import (
 )
 from mirage_cli.verify.squares import mended
 
-BLOCK = 64
-"""Draws that share their random functions, at most."""
+BLOCK = 256
+"""Draws that share their random operations, at most."""
 
 SPACE = 1 << 18
 """Elements of any one value of the draws that are run at once, at most: 8 MB of residues. The arrays of one draw are so
@@ -44,8 +44,8 @@ small that numpy's calls take most of the time of a run, and programs that read 
 
 
 def at_once(program: Program) -> int:
-    """How many draws may be run at once."""
-    return max(1, SPACE // largest_array(program, program.sizes))
+    """How many draws may be run at once: without inputs, nothing has an axis of draws."""
+    return max(1, SPACE // largest_array(program, program.sizes)) if program.inputs else 1
 
 
 class Draws:
@@ -57,6 +57,7 @@ class Draws:
     def __init__(self, program: Program, seed: int, block: range, draws: Sequence[int]) -> None:
         self.draws = draws
         self.semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
+        self.semantics.field.draws = np.array(draws, dtype=np.uint64)
         places = [draw - block.start for draw in draws]
         self.inputs = {n: _at(x, places) for n, x in _inputs(program, seed, block).items()}
         self.results = run_program(program, self.inputs, self.semantics)
@@ -127,6 +128,7 @@ def statuses(program: Program, needed: frozenset[str], seed: int, block: range) 
     parts: list[Mapping[str, Array]] = []
     for start in range(0, len(block), step):
         places = [*range(start, min(start + step, len(block)))]
+        semantics.field.draws = np.array([block.start + n for n in places], dtype=np.uint64)
         found = run_program(small, {n: _at(x, places) for n, x in inputs.items()}, semantics)
         parts.append(_statuses(small, found, len(places)))
     return {t.name: np.concatenate([part[t.name] for part in parts]) for t in small.outputs}
@@ -171,7 +173,9 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Residues]
         )
         for t in program.inputs
     }
-    return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
+    if len(block) > 1 or not block.start:
+        return found
+    return mended(program, found, seed * 4099 + block.start, block.start)
 
 
 def _at(x: Residues, places: list[int]) -> Residues:

@@ -33,7 +33,17 @@ from mirage_cli.verify.interpret import VerificationEndedError, never, run_mugra
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import Read, dynamic_sizes, elements, small_instance, turns
-from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Residues, aligned, compared_levels, same
+from mirage_cli.verify.residues import (
+    DRAW,
+    LEVELS,
+    NO_GUESSES,
+    UNDEFINED,
+    Levels,
+    Residues,
+    aligned,
+    compared_levels,
+    same,
+)
 from mirage_cli.verify.rings import reduced_to
 from mirage_cli.verify.semantics import Named, ScheduleFailure
 from mirage_cli.verify.squares import effort
@@ -172,13 +182,13 @@ class Coverage:
     informative: in how many draws the program was certain of an element that was still to be compared. uncompared: the
     elements that were never compared. undefined: in how many draws each element had no value. levels: the residues in
     which elements were compared. bits: the random bits behind comparisons in the program, summed over draws in
-    which elements were compared, one of each block; last_counted: the last block that gave any. drawn_bits: the random
-    bits of integers and masks that are drawn, summed over all these draws.
+    which elements were compared; fewest_bits: those of the draw that had the fewest. drawn_bits: the random bits of
+    integers and masks that are drawn, summed over all these draws.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.informative, self.bits, self.drawn_bits = 0, 0, 0
-        self.last_counted: range | None = None
+        self.fewest_bits = NO_GUESSES
         self.uncompared = np.ones(shape, dtype=bool)
         self.undefined = np.zeros(shape, dtype=np.int64)
         self.levels: frozenset[Levels] = frozenset()
@@ -215,13 +225,12 @@ class Coverage:
         Elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
         return int(self.missing().sum()), min(self.bits, self.drawn_bits, MASK_BITS), bool(self.levels)
 
-    def adds(self, status: np.ndarray, block: range) -> bool:
-        """Whether a draw of the block with these statuses of the elements adds to what was covered."""
+    def adds(self, status: np.ndarray) -> bool:
+        """Whether a draw with these statuses of the elements adds to what was covered."""
         missing, some = self.missing_and_any()
         if some:
             return bool((missing & (status != DOUBT)).any())
-        fresh = self.last_counted != block or self.drawn_bits < MASK_BITS
-        return self.unfinished() and fresh and bool((status == KNOWN).any())
+        return self.unfinished() and bool((status == KNOWN).any())
 
     def record_compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
         """These elements were compared in one draw, in these residues."""
@@ -230,12 +239,16 @@ class Coverage:
         self.undefined = self.undefined + undefined
         self._missing = None
 
-    def record_bits(self, block: range, guesses: int, drawn_bits: int) -> None:
-        """The random bits of a draw of the block in which elements were compared."""
-        self.drawn_bits += drawn_bits
-        if self.last_counted != block:
-            self.last_counted = block
-            self.bits += guesses
+    def record_bits(self, guesses: int, drawn_bits: int) -> None:
+        """The random bits of a draw in which elements were compared."""
+        self.bits, self.drawn_bits = self.bits + guesses, self.drawn_bits + drawn_bits
+        self.fewest_bits = min(self.fewest_bits, guesses)
+
+    def draws_missing(self, drawn_bits: int) -> int:
+        """The draws that the missing random bits take, if each has as many as the draw with the fewest so far.
+        drawn_bits: of integers and masks that are drawn, in each."""
+        each = (self.bits, max(1, self.fewest_bits)), (self.drawn_bits, drawn_bits)
+        return max(-(-(MASK_BITS - had) // bits) for had, bits in each)
 
 
 class Series:
@@ -263,7 +276,7 @@ class Series:
         nothing, all are. After the draws that have MOST_DRAWN elements, what is left in doubt may agree in doubt."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
         enough = 1 + MOST_DRAWN // (1 + sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns))
-        largest_block = min(BLOCK // each, enough)
+        largest_block = min(BLOCK // each, idle, enough)
         block = range(1, 2)
         mended, others = True, True
         while since < idle:
@@ -283,11 +296,11 @@ class Series:
         return None
 
     def more_draws(self, enough: int, most: int) -> int:
-        """How many draws the next block has: the most where elements are missing, else what drawn bits take. It is
-        large enough to have a draw that tells something, of which one of a block gives the bits of comparisons."""
+        """How many draws the next block has: the most where elements are missing, else what random bits take, and so
+        many that a draw of them tells something."""
         if any(x.incomplete() for x in self.coverage.values()):
             return most
-        draws = (-(-(MASK_BITS - x.drawn_bits) // self.drawn_bits[name]) for name, x in self.coverage.items())
+        draws = (x.draws_missing(self.drawn_bits[name]) for name, x in self.coverage.items())
         return min(most, max(enough, *draws))
 
     def run_block(self, block: range) -> tuple[Verdict | Claim | None, bool]:
@@ -309,7 +322,7 @@ class Series:
                 for name in expected:
                     self.coverage[name].informative += 1
                 for name in compared & expected:
-                    self.coverage[name].record_bits(block, guesses, self.drawn_bits[name])
+                    self.coverage[name].record_bits(guesses, self.drawn_bits[name])
             changed = before != [x.progress() for x in self.coverage.values()]
             brought |= changed
             if not any(x.unfinished() for x in self.coverage.values()):
@@ -329,13 +342,13 @@ class Series:
         settled = sum((np.count_nonzero((x != DOUBT).reshape(len(x), -1), axis=1) for x in status.values()), none)
         for draw in sorted(draws, key=lambda draw: (-settled[draw - block.start], draw)):
             here = {name: x[draw - block.start] for name, x in status.items()}
-            if added := frozenset(name for name, x in expected.items() if x.adds(here[name], block)):
+            if added := frozenset(name for name, x in expected.items() if x.adds(here[name])):
                 found[draw] = added
                 for name, x in expected.items():
                     known = here[name] == KNOWN
                     x.record_compared(known, here[name] == OPEN, [SOME_LEVELS] if known.any() else ())
                     if name in added and known.any():
-                        x.record_bits(block, MASK_BITS, self.drawn_bits[name])
+                        x.record_bits(x.fewest_bits, self.drawn_bits[name])
             if len(found) == self.at_once:
                 break
         return found

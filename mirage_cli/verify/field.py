@@ -83,6 +83,8 @@ from mirage_cli.verify.residues import (
 ODD = np.uint64(1)
 LEVEL_KEYS = np.array([(i + 1) * 0x9E3779B97F4A7C15 % (1 << 64) for i in range(LEVELS)], dtype=np.uint64)
 """What tells hashes of different levels apart: multiples of splitmix64's golden gamma."""
+DRAW_KEY = np.uint64(0xD1B54A32D192ED03)
+"""What tells hashes of different draws apart."""
 UNSIGNED_MODULI = np.array(MODULI, dtype=np.uint64)
 CUBE_ROOTS = tuple(pow(3, -1, p - 1) for p in MODULI)
 """The exponents of cube roots, of which every element has one: p − 1 is twice a prime."""
@@ -157,6 +159,7 @@ class Field:
 
     sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. tables: what
         it looks up. All are set by whoever runs a kernel.
+    draws: the numbers of the draws along their axis, of which each has random functions of its own; or of the only one.
     fewest_guesses: random bits behind the comparison that had the fewest; in each draw, where there is an axis of
         draws. counts_guesses: whether they are counted.
     """
@@ -166,6 +169,7 @@ class Field:
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Mapping[str, tuple[int, int]] = {}
         self.tables: Tables = {}
+        self.draws: Array = np.zeros(1, dtype=np.uint64)
         rng = np.random.default_rng(seed)
         self._rng = rng
         self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
@@ -432,7 +436,7 @@ class Field:
         """A random function, the same for equal names and arguments: in each residue a function of that residue, and
         of the first one that is left where it is spent. at_zero: its value where the first argument is 0: loops and
         padding rest on that (`known_value` in `ir.reach`, `zero` in OPS)."""
-        dims = union(*(x.dims for x in args))
+        dims = self._drawn_dims(*args)
         seen = tuple(seen_by_functions(x) for x in args)
         data = self._residues(self._hash(name, seen, dims))
         if at_zero is not None and any(seen[0].valid):
@@ -442,7 +446,7 @@ class Field:
 
     def symmetric(self, name: str, x: Residues, y: Residues, *, either: bool) -> Residues:
         """The same in either order of the arguments. It is 0 where both are 0, or where either is."""
-        dims = union(x.dims, y.dims)
+        dims = self._drawn_dims(x, y)
         seen = seen_by_functions(x), seen_by_functions(y)
         data = self._residues(self._hash(name, seen[:1], dims) + self._hash(name, seen[1:], dims))
         if any(both_valid(*seen)):
@@ -462,8 +466,9 @@ class Field:
         if known.all():
             return x
         found = self.fn("integer", x)
+        whole, known = (aligned(v, x.dims, found.dims, 1) for v in (whole, known))
         data = np.where(known, whole % columns(whole), found.data)
-        return finish(x.dims, data, found.valid, found.flags, found.taint)
+        return finish(found.dims, data, found.valid, found.flags, found.taint)
 
     def _borrowed(self, name: str, *args: Residues) -> Residues:
         """A random function in the place of an operator whose meaning has no residue left."""
@@ -475,12 +480,20 @@ class Field:
         added, moduli = (x.reshape(-1, *(1,) * (state.ndim - 1)) for x in (LEVEL_KEYS, UNSIGNED_MODULI))
         return (mix(state + added) % moduli).astype(np.int64)
 
+    def _drawn_dims(self, *args: Residues) -> tuple[str, ...]:
+        """The axes of a random function's value: it has that of the draws even where the arguments do not differ."""
+        dims = union(*(x.dims for x in args))
+        return dims if DRAW in dims or len(self.draws) == 1 else (DRAW, *dims)
+
     def _hash(self, name: str, seen: tuple[Residues, ...], dims: tuple[str, ...]) -> Array:
-        """A hash of the arguments in each level."""
+        """A hash of the arguments in each level, another one in each draw."""
         if name not in self._names:
             digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
             self._names[name] = int.from_bytes(digest[:8], "little")
-        state: Array = np.full((LEVELS,) + (1,) * len(dims), self._names[name], dtype=np.uint64)
+        draws = aligned(self.draws, (DRAW,), dims) if DRAW in dims else self.draws.reshape((1,) * len(dims))
+        state: Array = np.broadcast_to(
+            np.multiply(draws, DRAW_KEY) ^ np.uint64(self._names[name]), (LEVELS, *draws.shape)
+        )
         for x in seen:
             state = mix(state * np.uint64(0xD1342543DE82EF95) + np.uint64(1))
             key = x.data
@@ -537,14 +550,14 @@ class Field:
 
     def mask(self, name: str, *args: Residues) -> Residues:
         """A mask, a random function of its arguments, be they infinite or undefined."""
-        dims = union(*(x.dims for x in args))
+        dims = self._drawn_dims(*args)
         valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
         seen = tuple(seen_by_functions(x) for x in args)
         guesses = self._hash(name, seen, dims)[0]
         self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims)
         taint = joint_taint(seen, dims)
         taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
-        return Residues(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
+        return Residues(dims, "bool", guesses & ODD == 1, valid, taint=taint)
 
     def _compared(
         self,
@@ -562,6 +575,9 @@ class Field:
             taint = whole(joint_taint((x, y), dims))
         else:
             a, b, known = (part[0] for part in both_ordered(x, y, dims))
+            if not known.all() and (drawn := self._drawn_dims(x, y)) != dims:
+                a, b, known = (aligned(part, dims, drawn) for part in (a, b, known))
+                dims = drawn
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
@@ -573,7 +589,8 @@ class Field:
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
                 data = np.where((f != FINITE) | (g != FINITE), exactly(f, g), data)
-        return Residues(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
+        shape = np.broadcast_shapes(data.shape, joint_shape(dims, x, y))
+        return Residues(dims, "bool", np.broadcast_to(data, shape), valid, taint=taint)
 
     def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
         """Counts the different guesses of a comparison, but for elements that are known. Not all are."""

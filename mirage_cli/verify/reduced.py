@@ -162,6 +162,7 @@ class _Short:
         size = _with_room(program, classes, size, sized, shortest, rng)
         in_full = {classes.find(p): whole[p] for p in read_in_parts(graph)}
         size |= in_full
+        limit(size)
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)

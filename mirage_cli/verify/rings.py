@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from mirage_cli.ir.access import Atom, Index, Remainder, atom_index, combined, index, remainder
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
+from mirage_cli.ir.merge import parts_at
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
 
@@ -114,6 +115,7 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
 
 
 def reduced_to(x: Indexed, sizes: Mapping[str, int]) -> Indexed:
-    """A program or a μGraph at reduced sizes, with its rings."""
+    """A program or a μGraph at reduced sizes, with its rings, and what it reads between merged axes and their parts."""
     old, small = x.sizes, x.resized(sizes)
-    return small.with_indices(lambda i: around(i, old, small.sizes))
+    in_parts = parts_at(x.merged, old, small.sizes)
+    return small.with_indices(lambda i: in_parts.get(i) or around(i, old, small.sizes))

@@ -47,13 +47,14 @@ def effort(eqns: Iterable[Eqn], sizes: Mapping[str, int]) -> int:
     return 1 + sum(prod(sizes[d] for d in e.dims) for e in logs) // LOGARITHMS
 
 
-def mended(program: Program, inputs: Mapping[str, Residues], seed: int) -> dict[str, Residues]:
+def mended(program: Program, inputs: Mapping[str, Residues], seed: int, draw: int) -> dict[str, Residues]:
     """The inputs of one draw, with other rows where those give squares under roots.
 
-    inputs: random, with an axis of one draw in front. seed: of the functions that are random in the program. What no
-    root or logarithm is made of is not computed.
+    inputs: random, with an axis of one draw in front. seed, draw: of the functions that are random in the program. What
+    no root or logarithm is made of is not computed.
     """
     semantics = FieldSemantics(seed, program.sizes)
+    semantics.field.draws = np.array([draw], dtype=np.uint64)
     found = dict(inputs)
     program = replace(program, eqns=tuple(live_eqns(program.eqns, _of_positive_numbers(program.eqns))))
     env: dict[str, Residues] = dict(found)

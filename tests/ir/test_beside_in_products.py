@@ -8,16 +8,19 @@ import pytest
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.merge import beside_in_products, merge_axes
+from mirage_cli.ir.merge import beside_in_products, merge_axes, read_in_parts
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.predicting import judge_small
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import small_instance
+from mirage_cli.verify.rings import reduced_to
 
 H200 = find_target("h200")
 NORM = """
@@ -143,11 +146,42 @@ def test_other_channels_are_refused(index: str, wrong: str) -> None:
     assert not check_equivalence(program(), changed, 0).ok
 
 
-def test_reduced_sizes_keep_whole_groups() -> None:
+def of_many_channels() -> tuple[Program, MuGraph, Schedule]:
     text = NORM.replace("k: 10", "k: 40").replace("g: 3", "g: 32")
     form = beside_in_products(program(text))
     assert form is not None
-    graph = search(form, H200, deadline=lambda: True).candidates[0].graph
-    small = reduced_sizes(parse_spec(text).at(), graph=graph)
-    assert small["k"] == 40
-    assert small["g"] < 32
+    best = search(form, H200, deadline=lambda: True).candidates[0]
+    return parse_spec(text).at(), best.graph, best.schedule
+
+
+def test_groups_are_short_in_tests(interpreter: Interpreter) -> None:
+    """The number of a group's channels in an index is that of the sizes at hand."""
+    p, graph, schedule = of_many_channels()
+    sizes = reduced_sizes(p, graph=graph)
+    tested, _ = small_instance(lower(p), graph, 0)
+    for small in (sizes, tested):
+        assert small["k"] < 40
+        assert small["g"] < 32
+        text = print_mugraph(reduced_to(graph, small))
+        assert f"gk//{small['k']}" in text
+        assert "40" not in text.partition("kernel")[2]
+    assert check_equivalence(lower(p), graph, 0).ok
+    judged = judge_small(interpreter, p, graph, schedule)
+    assert judged.ok, judged.problem
+
+
+def test_groups_stay_whole_where_another_index_counts_them() -> None:
+    """What that comes to at other sizes is not known."""
+    p = program(SUMS)
+    form = beside_in_products(p)
+    assert form is not None
+    graphs = [c.graph for c in search(form, H200, deadline=lambda: True).candidates]
+    graph = next(g for g in graphs if "V[gk//6]" in print_mugraph(g))
+    assert not read_in_parts(graph)
+    changed = parse_mugraph(print_mugraph(graph).replace("S[gk%6]", "S[gk%3]"))
+    assert changed != graph
+    assert read_in_parts(changed) == {"k"}
+    tested, _ = small_instance(p, changed, 0)
+    assert tested["k"] == 6
+    assert check_equivalence(p, graph, 0).ok
+    assert not check_equivalence(p, changed, 0).ok

@@ -219,6 +219,21 @@ def test_operators_are_not_fused_in_the_time_for_verification_where_nothing_is_d
     assert alone.search_is_over() and not alone.budget_is_spent()
 
 
+def test_a_search_leaves_as_long_as_the_first_plan_took_where_nothing_is_done_behind_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    quick, slow = Clock(10.0, lambda: False, 112.0), Clock(10.0, lambda: False, 112.0)
+    for clock, took_s in ((quick, 1.0), (slow, 4.0)):
+        now[0] = 100.0
+        with clock.leaving_as_long():
+            now[0] += took_s
+    now[0] = 107.0
+    assert slow.search_is_over() and not quick.search_is_over()
+    assert not slow.verification_is_over()
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_model_waits_for_no_program_when_its_budget_is_spent(n: int, tmp_path: Path) -> None:
     """Its regions are PyTorch's then. Who asks for a program alone has its kernel."""
@@ -296,8 +311,9 @@ def test_the_first_kernels_are_compiled_while_plans_are_verified(
     assert made_up_gpu.Farm.ahead and all("def k0(" in source for source in made_up_gpu.Farm.ahead)
 
 
-@pytest.mark.parametrize(("until_s", "first"), [(math.inf, 0), (3600.0, 1)])
-def test_where_time_may_be_up_the_first_plan_is_verified_in_front_of_compiling(until_s: float, first: int) -> None:
+@pytest.mark.parametrize(("until_s", "first"), [(math.inf, 0), (3600.0, 2)])
+def test_where_time_may_be_up_plans_are_verified_in_front_of_compiling(until_s: float, first: int) -> None:
+    """One that needs no search, and the best."""
     told: list[str] = []
     options = Options(until_s=time.monotonic() + until_s)
     doing: Any = lambda what, _: told.append(what.split(" of ")[0])  # noqa: E731
@@ -305,7 +321,7 @@ def test_where_time_may_be_up_the_first_plan_is_verified_in_front_of_compiling(u
     found = search_program(gated(128).program(), h200, options, doing=doing, chosen=lambda *_: told.append("chosen"))
     assert found.plans
     told = [x for x in told if x == "chosen" or x.startswith("verifying")]
-    assert told.index("chosen") == first and told[first - 1 : first] == ["verifying 1"] * first
+    assert told.index("chosen") == first and told[:first] == ["verifying 1"] * first
 
 
 def test_an_error_in_compiling_ahead_is_told_in_the_results_of_its_program(

@@ -15,7 +15,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify import draws, squares
 from mirage_cli.verify.draws import KNOWN, drawn_bits, run_draws, status_of, statuses
-from mirage_cli.verify.equivalence import SOME_LEVELS, UNDEFINED_DRAWS, Coverage, check_equivalence
+from mirage_cli.verify.equivalence import SOME_LEVELS, UNDEFINED_DRAWS, Coverage, Series, check_equivalence
 from mirage_cli.verify.fieldsemantics import FieldMemory
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
@@ -223,6 +223,29 @@ kernel k0 generated t:grid n:grid
   O = load W[E{-1, e}[t//9], n]
   store O[t, n] = O
 """
+
+
+def test_draws_of_one_block_give_the_bits_of_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test is a mended draw, and a block or two for what is missing: each draw has comparisons of its own, those of
+    positions with a number that no position of the test comes to among them."""
+    p = parse_spec(
+        "name: p\ndims: {m: 64, n: 64}\ninputs: {X: [m, n], Y: [m, n]}\n"
+        "program: O = where(X < Y, X, where(index(n) < 32, Y, 0))\noutputs: {O: [m, n]}\n"
+    ).at()
+    blocks: list[tuple[int, range]] = []
+    own = Series.run_block
+
+    def counted(series: Series, block: range) -> tuple[object, bool]:
+        blocks.append((series.seed, block))
+        return own(series, block)
+
+    monkeypatch.setattr(Series, "run_block", counted)
+    lowered = lower(p)
+    graph = search(p, find_target("h200")).candidates[0].graph
+    found = check_equivalence(lowered, graph, 0)
+    assert found.ok
+    assert len({seed for seed, _ in blocks}) == 2
+    assert len(blocks) <= 6
 
 
 def test_a_table_of_one_entry_may_name_none() -> None:

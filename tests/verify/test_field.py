@@ -20,6 +20,7 @@ from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (
     ALL_BORROWED,
+    DRAW,
     GENERATOR,
     LEVELS,
     MINUS_INF,
@@ -377,6 +378,28 @@ def test_comparisons_of_numbers_alone_guess_nothing(field: Field) -> None:
     less = compared(F, "lt", half, F.const(Fraction(1)))
     assert less.data[0].all()
     assert F.fewest_guesses == 2 * SIZES["b"]
+
+
+def test_each_draw_has_random_functions_of_its_own() -> None:
+    """What differs by draw alone is the function: each is the one that the draw has alone."""
+    several, alone = Field(7, SIZES), Field(7, SIZES)
+    several.draws = np.array([3, 4], dtype=np.uint64)
+    beyond = Fraction(33)
+    for make in (
+        lambda F: F.fn("tanh", F.index("b")),
+        lambda F: F.symmetric("times", F.index("b"), F.const(beyond), either=True),
+        lambda F: F.mask("isnan", F.index("b")),
+        lambda F: compared(F, "lt", F.index("b"), F.const(beyond)),
+        lambda F: compared(F, "eq", F.index("b"), F.const(beyond)),
+    ):
+        both = make(several)
+        assert both.dims == (DRAW, "b")
+        for n, draw in enumerate((3, 4)):
+            alone.draws = np.array([draw], dtype=np.uint64)
+            assert (both.data.take(n, axis=both.data.ndim - 2) == make(alone).data).all()
+    values = several.fn("tanh", several.index("b")).data
+    assert (values[:, 0] != values[:, 1]).all()
+    assert several.fewest_guesses.tolist() == [SIZES["b"]] * 2
 
 
 @pytest.mark.parametrize("name", OPS)

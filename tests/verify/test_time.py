@@ -103,6 +103,23 @@ def test_the_cheapest_plan_and_the_program_as_written_are_verified_behind_the_bu
     assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
 
 
+def test_where_time_may_be_up_a_plan_that_needs_no_search_is_verified_first(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    """It is there when no plan that the search finds can be verified any more. No plan is verified twice."""
+    asked: list[str] = []
+
+    def check(lowered: Program, graph: MuGraph, seed: int, end: Callable[[], bool]) -> Verdict:
+        asked.append(mugraph_id(graph))
+        return refused("time", "made up") if len(asked) > 1 else check_equivalence(lowered, graph, seed, end=end)
+
+    monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", check)
+    found = search_program(program, H200, Options(tune=False, until_s=time.monotonic() + 3600.0))
+    assert [p.id for p in found.plans] == asked[:1]
+    assert found.stopped == "budget"
+    assert len({*asked}) == len(asked) == 1 + found.pruned[UNVERIFIED]
+
+
 @pytest.mark.parametrize("verified", [True, False])
 @pytest.mark.usefixtures("spent")
 def test_the_cheapest_plan_is_the_first_and_leaves_time_for_the_program_as_written(
