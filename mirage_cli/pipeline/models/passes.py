@@ -177,9 +177,11 @@ def floating(node: Any) -> bool:
 
 
 def memory_of(node: Any) -> object:
-    """Equal for nodes whose tensors lie in the same memory: the storage, or a node that is no tensor itself."""
+    """Equal for nodes whose tensors lie in the same memory: the storage, or the node itself where it is no tensor, or
+    a sparse one."""
     value = node.meta.get("val")
-    return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
+    dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return StorageWeakRef(value.untyped_storage()).cdata if dense else node
 
 
 def in_memory_of_others(node: Any) -> bool:
