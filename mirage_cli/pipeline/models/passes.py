@@ -154,7 +154,8 @@ def aliased_results(graph: torch.fx.Graph) -> set[Any]:
     found: set[Any] = set()
     for n in reversed(calls(graph)):
         results = [u for u in n.users if u.op == "output" or u in found]
-        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
+        of_several = any(u in found and overloadless(u.target) == "getitem" for u in results)
+        if not results or not (of_several or (viewed(n) is not n and memory_of(n) in seen)):
             continue
         with graph.inserting_after(n):
             copy = graph.node_copy(n)
