@@ -269,7 +269,7 @@ def remainder(x, y):
     rest = tl.fma(-tl.floor(a / b), b, a)
     rest = tl.where((rest != 0.0) & ((rest < 0.0) != (b < 0.0)), rest + b, rest)
     far = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)), b, a)
-    infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) != float("inf"))
+    infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) < float("inf"))
     return tl.cast(tl.where(infinite, far, rest), tl.float32)
 
 
@@ -284,7 +284,7 @@ def floor_divide(x, y):
     # in float64, where the quotient of float32 numbers is on the right side of a whole number up to 2 ** 30
     a, b = tl.broadcast(tl.cast(x, tl.float64), tl.cast(y, tl.float64))
     low = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)) & (tl.abs(b) == float("inf")), -1.0, tl.floor(a / b))
-    low = tl.where(tl.abs(a) == float("inf"), float("nan"), low)
+    low = tl.where(tl.abs(a) < float("inf"), low, float("nan"))
     return tl.cast(tl.where(b == 0.0, a / b, low), tl.float32)
 
 

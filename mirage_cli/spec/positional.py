@@ -514,9 +514,17 @@ def whole(a: Array) -> list[Part]:
     return [([(d, 1)], 0) for d in a.dims]
 
 
+def axis_of(a: Array, position: int) -> int:
+    """A position that may count from the end, from the front. Raises Unsupported where the array is a single number,
+    which PyTorch takes for one along an axis."""
+    if not a.dims:
+        raise Unsupported("an axis of a tensor without axes")
+    return position % len(a.dims)
+
+
 def sliced(a: Array, position: int, start: int, size: int, step: int = 1) -> Array:
     """`size` places along a position."""
-    at = position % len(a.dims)
+    at = axis_of(a, position)
     if (start, size) == (0, a.shape[at]):
         return a
     new: Dim = (Axis(size),) if size > 1 else ()
@@ -529,7 +537,7 @@ def rolled(a: Array, position: int, start: int) -> Array:
     """a[(i + start) % n] along a position of n places."""
     if a.mask:
         return as_number(lambda number: rolled(number, position, start), a)
-    at = position % len(a.dims)
+    at = axis_of(a, position)
     dim, place, n = a.dims[at], (Axis(a.shape[at]),), a.shape[at]
     dims = [place if d == at else own for d, own in enumerate(a.dims)]
     if not {*leaves(dim)} <= {*a.own}:
@@ -550,14 +558,14 @@ def rolled(a: Array, position: int, start: int) -> Array:
 
 
 def selected(a: Array, position: int, index: int) -> Array:
-    at = position % len(a.dims)
+    at = axis_of(a, position)
     one = sliced(a, at, index % a.shape[at], 1)
     return viewed(one, [d for p, d in enumerate(one.dims) if p != at])
 
 
 def concatenated(arrays: Sequence[Array], position: int) -> Array:
     """Arrays behind each other along a position."""
-    at = position % len(arrays[0].dims)
+    at = axis_of(arrays[0], position)
     sizes = [a.shape[at] for a in arrays]
     axis = (Axis(sum(sizes)),)
     moved: list[Array] = []

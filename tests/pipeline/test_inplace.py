@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mirage_cli.pipeline.models.inplace import calls, changed
 from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.passes import in_memory_of_others, memory_of
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from tests.pipeline.test_interpreted import Interpreted
 
@@ -179,6 +180,37 @@ def test_what_no_region_writes_stays_pytorchs(write: Callable[[Tensor, Tensor, T
     torch.testing.assert_close(model.keys, eager.keys)
 
 
+@torch.library.custom_op("mirage_tests::add_to", mutates_args=("total",))
+def add_to(x: Tensor, total: Tensor) -> None:
+    """An operator whose second argument changes."""
+    total.add_(x)
+
+
+def summed_between(x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    before = (total * 2).sum(-1)
+    add_to(x, total)
+    return before, (total * 2 + 1).sum(-1)
+
+
+def normed_between(x: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
+    """The running mean of a batch norm is its fourth argument."""
+    before = (mean * 2).sum()
+    made = torch.ops.aten._native_batch_norm_legit(x, None, None, mean, torch.ones(5), True, 0.5, 1e-5)
+    return before, made[0] * 2, (mean * 2 + 1).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "held"), [(summed_between, torch.ones(4, 5)), (normed_between, torch.ones(5))], ids=["own", "norm"]
+)
+def test_what_reads_any_argument_that_an_operator_changes_stands_before_or_behind(function: Any, held: Tensor) -> None:
+    x, held_by_eager = torch.randn(4, 5), held.clone()
+    found = cut(exported(as_module(function), (x, held.clone())))
+    expected = function(x, held_by_eager)
+    torch.testing.assert_close(found.model(x, held), expected)
+    torch.testing.assert_close(held, held_by_eager)
+    assert found.regions
+
+
 class ReadBefore(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -215,3 +247,10 @@ def test_rows_of_a_cache_of_bytes_are_written() -> None:
     found.model(*mine)
     write(*theirs)
     assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
+
+
+def test_a_sparse_tensor_lies_in_no_memory_of_its_own() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.eye(2).to_sparse()
+    assert memory_of(x) is x and not in_memory_of_others(x)

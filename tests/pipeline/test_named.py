@@ -511,3 +511,17 @@ def test_numbers_that_are_worked_out_name_rows_where_a_comparison_would_read_muc
     tables = [t for t in region.graph.program().inputs if t.dtype == "int64"]
     assert len(tables) == 1
     assert (tables[0].below is not None) is looked_up
+
+
+def test_numbers_that_pytorch_has_worked_out_are_not_checked() -> None:
+    """As it does not check them itself: those of what is padded, and of what is made larger."""
+    given = torch.randn(4, 3), torch.tensor([3, 0])
+    unsafe, safe = (
+        cut(exported(as_module(lambda x, i, op=op: op(x.exp(), [i]) * 2), given))
+        for op in (torch.ops.aten._unsafe_index, torch.ops.aten.index)
+    )
+    assert [len(found.model.graph.find_nodes(op="call_function", target=raise_unless)) for found in (unsafe, safe)] == [
+        0,
+        1,
+    ]
+    torch.testing.assert_close(unsafe.model(*given), safe.model(*given))

@@ -442,7 +442,12 @@ def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return y, y
 
 
-@pytest.mark.parametrize("function", [result_and_view, input_and_view, view_that_is_used, twice])
+def parts_of_an_input(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a, b = x.chunk(2, -1)
+    return a, b, *(F.relu(a) * 2 + b).split(3, 1)
+
+
+@pytest.mark.parametrize("function", [result_and_view, input_and_view, view_that_is_used, twice, parts_of_an_input])
 def test_views_among_the_results_stay_views(optimize: Optimize, function: Any) -> None:
     fast = optimize(function, X)
     same(function, fast, X, kernels=1)

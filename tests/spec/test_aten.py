@@ -298,6 +298,7 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
         (lambda x: torch.searchsorted(x, x) * 1.0, "may not be in order"),
+        (lambda x: x.view(torch.int32) >> 3, "a view of bits as torch.int32"),
         (lambda x: (x * 3).int().cumprod(-1, dtype=torch.int32), "may not fit in 32 bits"),
         (lambda x: (x * 3).int().prod(-1, dtype=torch.int32), "may not fit in 32 bits"),
     ],
@@ -310,6 +311,11 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
+        (lambda x: torch.var_mean(x, False)[0], (torch.randn(4, 7),)),
+        (lambda x: torch.std(x, False), (torch.randn(4, 7),)),
+        (lambda x, y: torch.nn.functional.cosine_similarity(x, y, -2), (torch.randn(1, 5, 3), torch.randn(2, 1, 3))),
+        (lambda x, y: ((x > 0) + (y > 0)).float() + 1, (torch.randn(4, 7), torch.randn(4, 7))),
+        (lambda x: x.squeeze(0).transpose(0, -1) * 2, (torch.randn(()),)),
         (lambda x, i: x[i] * 2, (torch.randn(5, 3), torch.tensor([-1, 0, -5, 4]))),
         (lambda x, i: x.index_select(1, i) + 1, (torch.randn(3, 5), torch.tensor([4, 0, 0]))),
         (lambda x, i: x.gather(1, i) * 2, (torch.randn(3, 5), torch.tensor([[4, 0], [1, 1], [2, 3]]))),
@@ -455,6 +461,7 @@ def bounds() -> torch.Tensor:
         (lambda x: x.argmax(1) + x.argmin(1), (HOLES,)),
         (lambda x: (*x.max(1), *x.min(0)), (HOLES,)),
         (lambda x: x.topk(2, 1).values, (HOLES,)),
+        (lambda x: x.topk(8, 1, largest=False).values, (HOLES,)),
         (lambda x: x.logsumexp(1), (HOLES,)),
         (lambda x: x.logcumsumexp(1), (HOLES.nan_to_num(-INF, INF, -INF),)),
         (lambda x: x.cummax(1), (HOLES,)),
@@ -485,6 +492,28 @@ def test_infinities_and_what_is_no_number_are_as_pytorchs(function: Any, inputs:
     made = computed(model, traced, inputs)
     for y, x in zip(made, expected if isinstance(expected, tuple) else (expected,), strict=True):
         torch.testing.assert_close(y.double(), x.double(), rtol=2e-5, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x.topk(1, 0).values * 2,
+        lambda x, i: x.max(0).values * 2,
+        lambda x, i: x.argmin(-1) / 2,
+        lambda x, i: x.prod(0) * 2,
+        lambda x, i: x.gather(0, i) * 2,
+        lambda x, i: x.index_select(0, i) * 2,
+        lambda x, i: x.index_add(0, i, x) * 2,
+        lambda x, i: x.index_fill(0, i, 3.0) * 2,
+        lambda x, i: x.scatter(0, i, 3.0) * 2,
+        lambda x, i: x.flip(0) * 2,
+    ],
+)
+def test_single_numbers_may_be_taken_along_an_axis(function: Any) -> None:
+    """Of which they are the one number, as PyTorch has it."""
+    given = torch.tensor(1.5), torch.tensor(0)
+    found = cut(exported(as_module(function), given))
+    torch.testing.assert_close(found.model(*given), function(*given))
 
 
 def test_an_operator_that_is_not_known_is_named() -> None:
@@ -602,6 +631,7 @@ def test_sums_of_bytes_that_float32_does_not_count_are_not_read_as_whole_numbers
         lambda i: ((i // 2 + torch.arange(3) * 100) % 11) / 3,
         lambda i: (i % 50) ** 3 / 3,
         lambda i: i.clamp(max=9).unsqueeze(-1).expand(2, 3, 4) / torch.arange(1, 5),
+        lambda i: i[:1].sum([0], keepdim=True) / 3,
     ],
 )
 def test_whole_numbers_that_fit_are_computed(function: Any) -> None:

@@ -20,9 +20,8 @@ from torch.utils._pytree import tree_map
 
 from mirage_cli.pipeline.models.inplace import calls
 from mirage_cli.pipeline.models.symbols import shape_of
-from mirage_cli.spec.aten.lookups import by_indices
 from mirage_cli.spec.aten.row import APART, Named
-from mirage_cli.spec.aten.trace import mutable, row_of, supported
+from mirage_cli.spec.aten.trace import row_of, supported, written
 
 MOST = 1 << 24
 """Elements of a tensor that is worked out to look at it."""
@@ -43,7 +42,7 @@ def evaluated(model: torch.fx.GraphModule) -> Values:
     for n in calls(model.graph):
         like = n.meta.get("val")
         drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
-        if drawn or mutable(n) or not isinstance(like, torch.Tensor) or any(x not in values for x in n.all_input_nodes):
+        if drawn or written(n) or not isinstance(like, torch.Tensor) or any(x not in values for x in n.all_input_nodes):
             continue
         sized = all(isinstance(size, int) for size in shape_of(n))
         if not sized or (supported(n) and elements(like) > MOST):
@@ -82,7 +81,7 @@ def in_tables(model: torch.fx.GraphModule, values: Values) -> None:
     counted: else a kernel would compare them with each row's."""
     known: dict[object, Any] = {}
     for n in calls(model.graph):
-        places = (row_of(n).named(n) or by_indices(n)) if row_of(n).looks_up else ()
+        places = row_of(n).named(n) if row_of(n).looks_up else ()
         made = [(named, varied(values[named.index])) for named in places if named.index in values]
         if all(is_counted(x) for _, x in made) or not all(is_table(*pair) for pair in made):
             continue

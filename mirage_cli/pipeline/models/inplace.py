@@ -15,7 +15,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 
 from mirage_cli.spec.aten.row import APART, overloadless
-from mirage_cli.spec.aten.trace import kept_statistics, mutable
+from mirage_cli.spec.aten.trace import kept_statistics, written
 
 LAST = "aten.copy_"
 """What writes inputs and buffers that a model changes, at the end of its graph."""
@@ -35,7 +35,7 @@ def changed(node: Any) -> Sequence[Any]:
     """The nodes whose tensors a node changes in place."""
     if CHANGED in node.meta:
         return [node.args[i] for i in node.meta[CHANGED]]
-    return node.args[:1] if mutable(node) else kept_statistics(node)
+    return written(node) or kept_statistics(node)
 
 
 def is_last(node: Any) -> bool:

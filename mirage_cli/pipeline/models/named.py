@@ -225,7 +225,8 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
                 checks.fits(x, overloadless(n.target))
                 small.add(x)
     for n, named in rows:
-        checks.of(named, overloadless(n.target))
+        if not named.trusted:
+            checks.of(named, overloadless(n.target))
 
 
 @dataclass(frozen=True)

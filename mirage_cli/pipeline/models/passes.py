@@ -154,7 +154,8 @@ def aliased_results(graph: torch.fx.Graph) -> set[Any]:
     found: set[Any] = set()
     for n in reversed(calls(graph)):
         results = [u for u in n.users if u.op == "output" or u in found]
-        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
+        of_several = any(u in found and overloadless(u.target) == "getitem" for u in results)
+        if not results or not (of_several or (viewed(n) is not n and memory_of(n) in seen)):
             continue
         with graph.inserting_after(n):
             copy = graph.node_copy(n)
@@ -177,9 +178,11 @@ def floating(node: Any) -> bool:
 
 
 def memory_of(node: Any) -> object:
-    """Equal for nodes whose tensors lie in the same memory: the storage, or a node that is no tensor itself."""
+    """Equal for nodes whose tensors lie in the same memory: the storage, or the node itself where it is no tensor, or
+    a sparse one."""
     value = node.meta.get("val")
-    return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
+    dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return StorageWeakRef(value.untyped_storage()).cdata if dense else node
 
 
 def in_memory_of_others(node: Any) -> bool:

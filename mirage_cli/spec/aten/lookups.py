@@ -58,6 +58,11 @@ def by_indices(node: Any) -> tuple[Named, ...]:
     return tuple(Named(i, x, d, from_end=True) for d, i in enumerate(indices) if i is not None)
 
 
+def by_trusted_indices(node: Any) -> tuple[Named, ...]:
+    """Of the same with indices of PyTorch's own."""
+    return tuple(replace(named, from_end=False, trusted=True) for named in by_indices(node))
+
+
 def by_rows(node: Any) -> tuple[Named, ...]:
     """Of `op(x, index, ...)`."""
     x, index, *_ = node.args
@@ -70,7 +75,7 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     wraps: whether negative indices count from the end. A look-up needs an index that is an input. Otherwise the result
     is a sum over all rows, of the row where its number is the index, else 0.
     """
-    at = dim % len(x.dims)
+    at = p.axis_of(x, dim)
     first = p.permuted(x, [at, *(d for d in range(len(x.dims)) if d != at)])
     if (made := counted(first, [index])) is not None:
         return with_named_at(made, len(index.dims), at)
@@ -211,7 +216,7 @@ def batches(indices: Mapping[int, Array], x: Array) -> dict[int, int]:
     return found
 
 
-@aten("aten._unsafe_index", looks_up=True, with_node=True)
+@aten("aten._unsafe_index", looks_up=True, with_node=True, named=by_trusted_indices)
 def _unsafe_index(t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     """By numbers that PyTorch does not check either: its decompositions have worked them out."""
     return _index(t, node, x, indices)
@@ -219,7 +224,7 @@ def _unsafe_index(t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Arra
 
 @aten("aten.gather", looks_up=True, named=along)
 def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)):
         if d != dim and n != size:
             x = p.sliced(x, d, 0, n)
@@ -285,7 +290,7 @@ def of_scatter(node: Any) -> tuple[Named, ...]:
 @aten("aten.scatter", "aten.scatter_add", with_node=True, named=of_scatter)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     if named.get("reduce"):
         raise Unsupported("a scatter that reduces")
     place, asked = scattered(x, dim, index, new)
@@ -303,7 +308,7 @@ def _scatter_reduce(_t: Trace, node: Any, x: Array, dim: int, index: Array, new:
                     include_self: bool = True) -> Array:  # fmt: skip
     """x, reduced at each index with the elements that have it. include_self: and with x's own."""
     neutral = {"amax": -math.inf, "amin": math.inf, "sum": 0, "mean": 0}
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     if reduce not in neutral or is_whole(node):
         raise Unsupported(f"a scatter that reduces by {reduce}, of {node.meta['val'].dtype}")
     place, asked = scattered(x, dim, index, new)
@@ -441,7 +446,7 @@ def names(size: int, place: Any, number: Any) -> Any:
 
 @aten("aten.index_copy", named=along)
 def _index_copy(x: Array, dim: int, index: Array, value: Array) -> Array:
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     if not differ(index, x.shape[dim], True):
         raise Unsupported(AGAIN)
     return put_along(x, dim, index, number_of(value))
@@ -449,7 +454,7 @@ def _index_copy(x: Array, dim: int, index: Array, value: Array) -> Array:
 
 @aten("aten.index_fill", named=along)
 def _index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
-    dim, ones = dim % len(x.dims), [1] * len(x.dims)
+    dim, ones = p.axis_of(x, dim), [1] * len(x.dims)
     number = p.reshaped(value, ones) if isinstance(value, Array) else x.trace.full(ones, value)
     return put_along(x, dim, index, p.expanded(number, [*ones[:dim], math.prod(index.shape), *ones[dim + 1 :]]))
 
@@ -463,7 +468,7 @@ def put_along(x: Array, dim: int, index: Array, value: Array) -> Array:
 @aten("aten.index_add", named=along)
 def _index_add(x: Array, dim: int, index: Array, new: Array, alpha: float = 1) -> Array:
     """x, plus at each index the sum of the elements that have it."""
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     if new.shape[dim] > MOST_COMPARED:
         raise Unsupported(f"{new.shape[dim]} elements that are added where numbers say")
     place = along_positions(unsqueeze(x, dim + 1), dim)

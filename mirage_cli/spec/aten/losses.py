@@ -14,7 +14,7 @@ from mirage_cli.spec.aten.lookups import element
 from mirage_cli.spec.aten.operands import along_positions, both, trailing
 from mirage_cli.spec.aten.reductions import log_softmax, norm, summed
 from mirage_cli.spec.aten.row import Named, Rows, overloadless
-from mirage_cli.spec.aten.shapes import unsqueeze
+from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
 
 aten = Rows()
 
@@ -133,6 +133,7 @@ def _pairwise_distance(x: Array, y: Array, order: float = 2, eps: float = 1e-6, 
 
 @aten("aten.cosine_similarity")
 def _cosine_similarity(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
+    x, y = broadcast_tensors([x, y])
     norms = [both(lambda v: g.maximum(v, eps), norm(a, 2, dim, True)) for a in (x, y)]
     a, b = (both(operator.truediv, v, n) for v, n in zip((x, y), norms, strict=True))
     return summed(both(operator.mul, a, b), dim)

@@ -31,8 +31,9 @@ def numbers(node: Any) -> list[int]:
 
 def summed(node: Any, operands: list[int]) -> int:
     """A count of numbers: all that one of the results is made of, or for running sums all along the axis."""
-    x, made = node.args[0].meta["val"], node.meta["val"]
-    count = x.shape[node.args[1]] if x.shape == made.shape and x.dim() else x.numel() // max(1, made.numel())
+    x, made, *dims = node.args[0].meta["val"], node.meta["val"], *node.args[1:2]
+    runs = x.dim() and [d for d in dims if isinstance(d, int)]
+    count = x.shape[runs[0]] if runs else x.numel() // max(1, made.numel())
     return operands[0] * max(1, count)
 
 

@@ -75,8 +75,9 @@ def trailing(w: Array, count: int) -> Array:
 
 def along_positions(x: Array, dim: int) -> Array:
     """The numbers of the positions along an axis of an array."""
-    counted = x.trace.positions(x.shape[dim])
-    return p.viewed(counted, [*counted.dims, *[()] * (len(x.dims) - dim % len(x.dims) - 1)])
+    at = p.axis_of(x, dim)
+    counted = x.trace.positions(x.shape[at])
+    return p.viewed(counted, [*counted.dims, *[()] * (len(x.dims) - at - 1)])
 
 
 def positions(x: Array, dims: Any) -> list[int]:

@@ -67,7 +67,8 @@ def _max(x: Array, other: Any = None, keep: bool = False) -> Any:
 
 def with_place(x: Array, found: Array, dim: int, keep: bool) -> list[Array]:
     """An extremum along an axis, and where it stands."""
-    made = [found, first_place(x, found, along_positions(x, dim % len(x.dims)), dim % len(x.dims))]
+    at = p.axis_of(x, dim)
+    made = [found, first_place(x, found, along_positions(x, at), at)]
     return made if keep else [squeeze(a, dim) for a in made]
 
 
@@ -87,7 +88,7 @@ def _prod(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = F
     made = p.selected(x, dim, 0)
     for i in range(1, x.shape[dim]):
         made = both(operator.mul, made, p.selected(x, dim, i))
-    return unsqueeze(made, dim % len(x.dims)) if keep else made
+    return unsqueeze(made, p.axis_of(x, dim)) if keep else made
 
 
 @aten("aten.min", behind=1)
@@ -109,22 +110,23 @@ def first_place(x: Array, value: Array, place: Array, dim: int, taken: Array | N
 
 @aten("aten.topk")
 def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, *_: Any) -> list[Array]:
-    """One after the other: the largest that was not taken yet, at its first place."""
+    """One after the other: the largest that was not taken yet, at its first place. What is no number is larger than
+    all numbers."""
     if k > MOST_TAKEN:
         raise Unsupported(f"the {k} largest elements")
-    dim %= len(x.dims)
-    sign = 1 if largest else -1
-    place, taken = along_positions(x, dim), None
-    x = both(lambda v: v * sign, x)
+    dim = p.axis_of(x, dim)
+    place, taken, given = along_positions(x, dim), None, x
+    x = x if largest else both(lambda v: g.where(g.isnan(v), -math.inf, -v), x)
     values: list[Array] = []
     places: list[Array] = []
     for _i in range(k):
         left = x if taken is None else p.elementwise(lambda t, v: g.where(t, -math.inf, v), taken, x)
         best = amax(left, dim, True)
         first = first_place(left, best, place, dim, taken)
-        values.append(both(lambda v: v * sign, best))
-        places.append(first)
         now = p.elementwise(operator.eq, place, first, mask=True)
+        one = p.elementwise(lambda t, v: g.where(t, v, 0), now, given)
+        values.append(best if largest else p.reduction("sum", one, [dim], True))
+        places.append(first)
         taken = now if taken is None else p.elementwise(operator.or_, taken, now, mask=True)
     return [cat(values, dim), cat(places, dim)] if k > 1 else [values[0], places[0]]
 
@@ -133,7 +135,7 @@ def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, *_: Any) -> lis
 def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
     if dim is None:
         x, dim = p.reshaped(x, [-1]), 0
-    dim %= len(x.dims)
+    dim = p.axis_of(x, dim)
     most = amax if overloadless(node.target) == "aten.argmax" else amin
     found = first_place(x, most(x, dim, True), along_positions(x, dim), dim)
     return found if keep else squeeze(found, dim)
@@ -189,7 +191,7 @@ def last_place(x: Array, found: Array, dim: int) -> Array:
     to there that holds its own extremum, or no number."""
     if not x.dims:
         return both(lambda v: g.where(v == v, 0, 0), x)
-    place = along_positions(x, dim % len(x.dims))
+    place = along_positions(x, p.axis_of(x, dim))
     there = p.elementwise(lambda v, w, i: g.where((v == w) | g.isnan(v), i, -math.inf), x, found, place)
     return both(g.integer, running(there, dim, "max", -math.inf, MOST_HELD))
 
@@ -223,8 +225,8 @@ def log_softmax(x: Array, dim: int, *_: Any) -> Array:
 def _var_mean(
     t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
 ) -> list[Array]:
-    given = None if isinstance(dims, bool) else dims
-    mean = p.reduction("mean", x, positions(x, given), named.get("keepdim", keep))
+    at = positions(x, None if isinstance(dims, bool) else dims)
+    mean = p.reduction("mean", x, at, named.get("keepdim", keep))
     return [_var(t, node, x, dims, unbiased, keep, **named), mean]
 
 
@@ -232,10 +234,12 @@ def _var_mean(
 def _var(
     _t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
 ) -> Array:
+    if isinstance(dims, bool):  # of all numbers
+        dims, unbiased = None, dims
     correction = named.get("correction")
     correction = int(unbiased) if correction is None else correction
     keep = named.get("keepdim", keep)
-    at = positions(x, None if isinstance(dims, bool) else dims)
+    at = positions(x, dims)
     count = math.prod(x.shape[i] for i in at)
     if count <= correction:
         raise Unsupported("the variance of too few numbers")
@@ -277,13 +281,13 @@ def _cdist(x: Array, y: Array, order: float = 2, *_: Any) -> Array:
 
 @aten("aten._weight_norm_interface", "aten._weight_norm", behind=1, with_node=True)
 def _weight_norm(_t: Trace, node: Any, v: Array, size: Array, dim: int = 0) -> Any:
-    size_now = norm(v, 2, [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
+    size_now = norm(v, 2, [d for d in range(len(v.dims)) if d != p.axis_of(v, dim)], True)
     made = both(lambda a, b, n: a * (b / n), v, size, size_now)
     return made if overloadless(node.target) == "aten._weight_norm" else [made, size_now]
 
 
 @aten("aten._weight_norm_interface_backward", behind=1)
 def _weight_norm_backward(grad: Array, v: Array, size: Array, size_now: Array, dim: int) -> list[Array]:
-    along = summed(both(operator.mul, grad, v), [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
+    along = summed(both(operator.mul, grad, v), [d for d in range(len(v.dims)) if d != p.axis_of(v, dim)], True)
     across = both(lambda a, b, s, n: b - a * (s / n / n), v, grad, along, size_now)
     return [both(lambda x, s, n: x * (s / n), across, size, size_now), both(operator.truediv, along, size_now)]

@@ -21,6 +21,7 @@ class Named:
     index: the node that holds them. of, axis: the tensor's node, and which of its axes. from_end: whether negative
     numbers count from the end; else they name nothing. besides: a number that may be there, and names nothing either.
     apart: whether those along that axis are expected to differ: which is kept of what is written twice is left open.
+    trusted: whether PyTorch has worked them out and does not check them.
     """
 
     index: Any
@@ -29,6 +30,7 @@ class Named:
     from_end: bool = False
     besides: int | None = None
     apart: bool = False
+    trusted: bool = False
 
 
 def names_nothing(_: Any) -> tuple[Named, ...]:
@@ -44,7 +46,7 @@ class Row:
     looks_up: the result is elements of the first tensor, at places that another tensor names.
     behind: how many kernels the operator adds to a region whose last kernel is a product. Sums and norms add one.
     Concatenations, flips and rolls add two: the search does worst where they share a region with what they read.
-    named: of a call's node, the numbers by which it names positions, all of which PyTorch checks.
+    named: of a call's node, the numbers by which it names positions.
     joins: the operator puts the tensors of its first argument behind each other.
     fractions: PyTorch refuses numbers that are not between 0 and 1.
     """

@@ -28,7 +28,9 @@ def diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Arra
 
 
 @aten("aten.view", "aten.reshape", "aten._unsafe_view", moves=True)
-def _view(x: Array, shape: Sequence[int]) -> Array:
+def _view(x: Array, shape: Any) -> Array:
+    if not isinstance(shape, Sequence):
+        raise Unsupported(f"a view of bits as {shape}")
     return p.reshaped(x, shape)
 
 
@@ -46,7 +48,7 @@ def _flatten(x: Array, first: int = 0, last: int = -1) -> Array:
 
 @aten("aten.unflatten", moves=True)
 def _unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
-    dim %= len(x.shape)
+    dim = p.axis_of(x, dim)
     rest = x.shape[dim] // abs(math.prod(sizes))
     return p.reshaped(x, [*x.shape[:dim], *(n if n >= 0 else rest for n in sizes), *x.shape[dim + 1 :]])
 
@@ -59,7 +61,8 @@ def _permute(x: Array, order: Sequence[int]) -> Array:
 @aten("aten.transpose", "aten.swapaxes", moves=True)
 def transpose(x: Array, a: int, b: int) -> Array:
     order = [*range(len(x.dims))]
-    order[a], order[b] = order[b], order[a]
+    if order:
+        order[a], order[b] = order[b], order[a]
     return p.permuted(x, order)
 
 
@@ -105,7 +108,7 @@ aten("aten.atleast_3d", moves=True)(at_least(3, 1))
 def squeeze(x: Array, dims: Any = None) -> Array:
     n = len(x.dims)
     given = range(n) if dims is None else dims if isinstance(dims, list) else [dims]
-    gone = {d % n for d in given if x.shape[d] == 1}
+    gone = {d % n for d in given if n and x.shape[d] == 1}
     return p.viewed(x, [d for i, d in enumerate(x.dims) if i not in gone])
 
 
@@ -160,7 +163,7 @@ def _repeat(x: Array, times: Sequence[int]) -> Array:
 def repeat_interleave(x: Array, times: Any, dim: int | None = None, **_: Any) -> Array:
     if isinstance(times, Array):
         raise Unsupported("repeat_interleave by a tensor")
-    x, dim = (p.reshaped(x, [-1]), 0) if dim is None else (x, dim % len(x.dims))
+    x, dim = (p.reshaped(x, [-1]), 0) if dim is None else (x, p.axis_of(x, dim))
     longer = p.viewed(x, [*x.dims[: dim + 1], (), *x.dims[dim + 1 :]])
     shape = [*longer.shape]
     shape[dim + 1] = times
@@ -229,7 +232,7 @@ def _hstack(arrays: Sequence[Array]) -> Array:
 @aten("aten.flip", behind=2)
 def flip(x: Array, dims: Sequence[int]) -> Array:
     """flip(flip(x)) is x."""
-    along, turned = tuple(sorted(d % len(x.dims) for d in dims)), x.trace.turned
+    along, turned = tuple(sorted(p.axis_of(x, d) for d in dims)), x.trace.turned
     if x in turned and turned[x][1] == along:
         return turned[x][0]
     made = x
@@ -350,7 +353,7 @@ def strided(shape: Sequence[int], steps: Sequence[tuple[Dim, int]], offset: int)
 def _slice_scatter(
     x: Array, new: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
-    at, n = dim % len(x.dims), x.shape[dim]
+    at, n = p.axis_of(x, dim), x.shape[dim]
     places = range(*slice(start, end, step).indices(n))
     if not places:
         return x
@@ -388,4 +391,4 @@ def in_turns(x: Array, new: Array, at: int, turn: int, step: int) -> Array:
 @aten("aten.select_scatter")
 def _select_scatter(x: Array, new: Array, dim: int, index: int) -> Array:
     at = index % x.shape[dim]
-    return _slice_scatter(x, unsqueeze(new, dim % len(x.dims)), dim, at, at + 1)
+    return _slice_scatter(x, unsqueeze(new, p.axis_of(x, dim)), dim, at, at + 1)

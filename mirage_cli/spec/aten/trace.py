@@ -87,8 +87,9 @@ def trace(
         for node in nodes:
             t.maker = node
             magnitudes.refuse_large(node)
-            known[node] = call(t, node, [operand(node, a) for a in node.args],
-                               {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
+            made = call(t, node, [operand(node, a) for a in node.args],
+                        {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
+            known[node] = mask_of(made) if is_mask(node) else made
         for node in outputs:
             t.maker = node
             refuse_result(node, taken)
@@ -214,10 +215,10 @@ def output_dtype(node: Any) -> str:
 def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """What a node makes. Raises Unsupported."""
     if not supported(node):
-        changes = mutable(node) or kept_statistics(node)
+        changes = written(node) or kept_statistics(node)
         raise Unsupported("changes a tensor in place" if changes else "no operator that is known here")
     refuse_types(node)
-    if mutable(node):
+    if written(node):
         refuse_target(node)
     row = row_of(node)
     given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
@@ -247,9 +248,14 @@ def refuse_types(node: Any) -> None:
         raise Unsupported(f"{node} is of {dtype}")
 
 
-def mutable(node: Any) -> bool:
-    """Whether a node changes its first argument in place."""
-    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+def written(node: Any) -> Sequence[Any]:
+    """The nodes whose tensors a node changes in place, as its operator's schema says."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    found = [given.get(a.name) for a in schema.arguments if a.is_write]
+    return [x for some in found for x in (some if isinstance(some, list | tuple) else [some]) if hasattr(x, "op")]
 
 
 def refuse_target(node: Any) -> None:
@@ -272,8 +278,10 @@ def moves(node: object) -> bool:
 
 
 def supported(node: Any) -> bool:
-    """Whether there is a row for the node's operator, and the row says all that it does."""
-    return APART not in node.meta and row_of(node) is not UNKNOWN and not kept_statistics(node)
+    """Whether there is a row for the node's operator, and the row says all that it does: rows change their first
+    argument alone."""
+    known = APART not in node.meta and row_of(node) is not UNKNOWN
+    return known and all(x is node.args[0] for x in written(node)) and not kept_statistics(node)
 
 
 def kept_statistics(node: Any) -> Sequence[Any]:

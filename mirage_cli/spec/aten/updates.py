@@ -39,7 +39,7 @@ def _index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool 
 
 @aten("aten.index_copy_", named=along)
 def _index_copy(x: Array, dim: int, index: Array, value: Array) -> object:
-    value, dim = number_of(value), dim % len(x.dims)
+    value, dim = number_of(value), p.axis_of(x, dim)
     places = [whole(d) for d in value.dims]
     places[dim] = place_of(index, x.shape[dim], [value.dims[dim]] if index.dims else [])
     stored(x, places, value)

@@ -316,7 +316,7 @@ def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, p
 
 @aten("aten.unfold")
 def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
-    at = dim % len(x.dims)
+    at = p.axis_of(x, dim)
     parts, dims = p.whole(x), [*x.dims]
     count = (x.shape[at] - size) // step + 1
     place, tap = ((Axis(n),) if n > 1 else () for n in (count, size))
