@@ -28,7 +28,9 @@ def diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Arra
 
 
 @aten("aten.view", "aten.reshape", "aten._unsafe_view", moves=True)
-def _view(x: Array, shape: Sequence[int]) -> Array:
+def _view(x: Array, shape: Any) -> Array:
+    if not isinstance(shape, Sequence):
+        raise Unsupported("bits that are taken for another type's")
     return p.reshaped(x, shape)
 
 
@@ -254,7 +256,7 @@ def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     return x
 
 
-@aten("aten.pad", "aten.constant_pad_nd")
+@aten("aten.pad", "aten.constant_pad_nd", keeps_type=True)
 def pad(x: Array, pads: Sequence[int], mode: Any = "constant", value: Any = 0.0) -> Array:
     if isinstance(mode, int | float):
         mode, value = "constant", mode
@@ -346,7 +348,7 @@ def strided(shape: Sequence[int], steps: Sequence[tuple[Dim, int]], offset: int)
     return parts
 
 
-@aten("aten.slice_scatter")
+@aten("aten.slice_scatter", keeps_type=True)
 def _slice_scatter(
     x: Array, new: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
@@ -385,7 +387,7 @@ def in_turns(x: Array, new: Array, at: int, turn: int, step: int) -> Array:
     return made
 
 
-@aten("aten.select_scatter")
+@aten("aten.select_scatter", keeps_type=True)
 def _select_scatter(x: Array, new: Array, dim: int, index: int) -> Array:
     at = index % x.shape[dim]
     return _slice_scatter(x, unsqueeze(new, dim % len(x.dims)), dim, at, at + 1)

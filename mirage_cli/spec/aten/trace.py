@@ -18,7 +18,7 @@ from mirage_cli.ir.program import DTYPES, FLOAT8
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.magnitudes import LARGEST, Magnitudes, is_mask, is_whole, reach, refuse_result
 from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result, strides_of
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
@@ -77,6 +77,8 @@ def trace(
         return known[x]
 
     def operand(node: Any, x: Any) -> Any:
+        if row_of(node).keeps_type and is_whole(node) and (isinstance(x, float) or is_floating(x)):
+            return math.trunc(x) if isinstance(x, float) else in_whole(node, x, value(x))
         return in_floats(value(x)) if makes_floats(node) and getattr(x, "op", "") else value(x)
 
     taken = read_by(nodes)
@@ -182,13 +184,20 @@ def made_of_floats(nodes: Sequence[Any]) -> set[Any]:
 
 
 def is_floating(node: Any) -> bool:
-    dtype = getattr(node.meta.get("val"), "dtype", None)
+    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
     return dtype is not None and dtype.is_floating_point
 
 
 def in_floats(x: Any) -> Any:
     """Whole numbers as floating-point ones. Masks as they are."""
     return both(lambda v: v / 1, x) if isinstance(x, Array) and not x.mask else x
+
+
+def in_whole(node: Any, given: Any, x: Array) -> Array:
+    """A floating-point operand of a call that makes whole numbers. Raises Unsupported."""
+    if dtype_name(node.meta["val"].dtype) == "int64" and reach(given) > LARGEST:
+        raise Unsupported(f"{node} makes whole numbers of floating-point ones that may not fit in 32 bits")
+    return both(g.integer, x)
 
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
@@ -232,7 +241,8 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
         inspect.signature(row.handler).bind(*args, **given)
     except TypeError as error:
         raise Unsupported(f"{overloadless(node.target)} is called in a form that is not known here: {error}") from None
-    return row.handler(*args, **given)
+    made = row.handler(*args, **given)
+    return mask_of(made) if row.keeps_type and is_mask(node) else made
 
 
 def unknown(*_args: Any, **_options: Any) -> Array:
