@@ -77,9 +77,7 @@ def trace(
         return known[x]
 
     def operand(node: Any, x: Any) -> Any:
-        if row_of(node).keeps_type and is_whole(node) and (isinstance(x, float) or is_floating(x)):
-            return math.trunc(x) if isinstance(x, float) else in_whole(node, x, value(x))
-        return in_floats(value(x)) if makes_floats(node) and getattr(x, "op", "") else value(x)
+        return as_taken(node, x, value(x))
 
     taken = read_by(nodes)
     for x in taken if arguments is None else [x for x in arguments if x in taken]:
@@ -193,8 +191,12 @@ def in_floats(x: Any) -> Any:
     return both(lambda v: v / 1, x) if isinstance(x, Array) and not x.mask else x
 
 
-def in_whole(node: Any, given: Any, x: Array) -> Array:
-    """A floating-point operand of a call that makes whole numbers. Raises Unsupported."""
+def as_taken(node: Any, given: Any, x: Any) -> Any:
+    """An argument of a call as PyTorch converts it. x: its value. Raises Unsupported."""
+    if not (row_of(node).keeps_type and is_whole(node)):
+        return in_floats(x) if makes_floats(node) and getattr(given, "op", "") else x
+    if not is_floating(given):
+        return math.trunc(x) if isinstance(x, float) else x
     if dtype_name(node.meta["val"].dtype) == "int64" and reach(given) > LARGEST:
         raise Unsupported(f"{node} makes whole numbers of floating-point ones that may not fit in 32 bits")
     return both(g.integer, x)
