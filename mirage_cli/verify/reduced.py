@@ -166,7 +166,8 @@ class _Short:
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)
-        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole) | digits(program, graph)}
+        stay = _first_pieces(program, graph, whole) | _up_to_masks(program, graph) | digits(program, graph)
+        pieces = {classes.find(d): whole[d] for d in stay}
         size |= (pieces := pieces | in_full)
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
@@ -414,6 +415,16 @@ def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) ->
         for a in i.dims
         if a in whole and stops(d, a, i.offset + whole[a])  # chunks have no size
     }
+
+
+def _up_to_masks(program: Program, graph: MuGraph) -> set[str]:
+    """Axes that stay whole: the program reads them by positions of another axis, up to where a mask chooses another
+    value, and the μGraph also by their own. max(where(index(t) < 512, X[t], Y[t - 512])) counts what lies between a
+    shorter X and position 512, and maximum(max(X), max(Y)) does not."""
+    ends = {*compared(program.eqns)}
+    own = {d for d, i in graph.accesses() if i.axis == d}
+    read = [(d, i) for d, i in program.accesses() if d in own and _is_stretch(i)]
+    return {d for d, i in read for t in i.dims if t != d and (t, program.sizes[d] - i.offset) in ends}
 
 
 def _within_sums(program: Program, graph: MuGraph) -> Iterator[tuple[str, str]]:

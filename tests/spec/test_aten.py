@@ -295,6 +295,9 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x.double() * 2).float(), "float64"),
         (lambda x: ((x * 100).to(torch.int8) * 3).float(), "int8"),
         (lambda x: x.topk(9).values, "9 largest"),
+        (lambda x: x.view(torch.int32) + 1, "another type's"),
+        (lambda x: torch.zeros(3, 12, dtype=torch.int64).copy_(x * 3) * x, "may not fit in 32 bits"),
+        (lambda x: torch.zeros(3, 12, dtype=torch.int64).masked_fill(x > 0, 3e9) * x, "may not fit in 32 bits"),
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
         (lambda x: torch.searchsorted(x, x) * 1.0, "may not be in order"),
@@ -563,6 +566,39 @@ def test_whole_numbers_of_whole_numbers_are_results(function: Any, given: torch.
 def test_a_sum_of_what_is_turned_and_turned_back_reads_it_as_it_lies() -> None:
     _, found = whole(lambda x: x.flip(1).cumsum(1).flip(1), (torch.randn(3, 70),))
     assert not [e for e in found.graph.program().eqns if e.names]
+
+
+def written(x: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x as another type, with every other column of a value."""
+    found = x.to(dtype)
+    found[:, ::2] = value
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float16])
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda x, m, d: x.to(d).masked_fill(m, 2.75),
+        lambda x, m, d: x.to(d).masked_fill(m, torch.tensor(-2.75)),
+        lambda x, m, d: x.to(d).index_fill(1, torch.tensor([2, 0]), 2.75),
+        lambda x, m, d: x.to(d).scatter(1, torch.tensor([[3], [0], [2]]), 2.75),
+        lambda x, m, d: torch.nn.functional.pad(x.to(d), (1, -1), value=2.75),
+        lambda x, m, d: torch.full_like(x, 2.75, dtype=d),
+        lambda x, m, d: x.to(d).fill_(2.75),
+        lambda x, m, d: torch.empty_like(x, dtype=d).copy_(x * 5),
+        lambda x, m, d: torch.select_scatter(x.to(d), x[:, 0] * 5, 1, 2),
+        lambda x, m, d: torch.slice_scatter(x.to(d), x[:, :2] * 5, 1, 1, 3),
+        lambda x, m, d: written(x, x[:, :2] * 5, d),
+    ],
+)
+def test_what_is_put_among_numbers_of_a_type_takes_the_type(put: Any, dtype: torch.dtype) -> None:
+    """Fractions go, where whole numbers are, and what is not 0 is True."""
+    x = torch.tensor([[0.0, 1.0, 2.5, -1.75], [-3.0, 0.25, 0.0, 7.0], [4.5, -0.5, 6.0, 2.0]])
+    inputs = x, x > 1
+    model, traced = whole(lambda x, m: put(x, m, dtype) * (x + 0.5), inputs)
+    (found,) = computed(model, traced, inputs)
+    assert torch.equal(found, (put(*inputs, dtype) * (x + 0.5)).double())
 
 
 @pytest.mark.parametrize("name", ["cumsum", "sum", "prod"])

@@ -27,6 +27,7 @@ BYTES, WORDS = torch.tensor([0, 3, 200, 255], dtype=torch.uint8), torch.tensor([
         (lambda b, w: w >> 4, False),
         (lambda b, w: w % 16, True),
         (lambda b, w: w % -16, False),
+        (lambda b, w: torch.remainder(5, w | 1), False),  # of 5 and -199 it is -194
         (lambda b, w: torch.stack([w & 15, b.int()], -1).reshape(-1), True),
         (lambda b, w: torch.stack([w & 15, w], -1).reshape(-1), False),
         (lambda b, w: torch.where(w > 3, b.int(), w & 1), True),

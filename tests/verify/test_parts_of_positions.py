@@ -172,6 +172,27 @@ def test_other_windows_behind_another_are_refused(right: str, wrong: str) -> Non
     assert all(refused(program, p, right, wrong) for p in some)
 
 
+JOINED = """
+name: joined
+dims: {{b: 5, j: 24, k: 40, t: 64}}
+dtype: float32
+inputs: {{X: [b, j], Y: [b, k]}}
+program: |
+  C = where(index(t) < 24, X[b, t], Y[b, t - 24])
+  O = {}
+outputs: {{O: {}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduced", "axes"), [("max(C, t)", "[b]"), ("logsumexp(C, t)", "[b]"), ("softmax(C, t)", "[b, t]")]
+)
+def test_a_part_that_ends_where_a_mask_does_is_whole(reduced: str, axes: str) -> None:
+    """A shorter X would be 0 up to position 24: no number that a sum counts, and one that a maximum does."""
+    _, plans = found(JOINED.format(reduced, axes))
+    assert any(d == i.axis == "j" for p in plans for d, i in p.graph.accesses()), "none has parts"
+
+
 def test_a_sum_over_two_values_joined_in_both_operands() -> None:
     """Tests have all of the second part, as the program has: an axis of its own, and what is left of the joined one."""
     text = """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import is_mask, may_wrap
+from mirage_cli.spec.aten.magnitudes import is_mask, is_whole, may_wrap
 from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of, truncated
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import diagonal, unsqueeze
@@ -59,7 +60,9 @@ def filled_with(node: Any) -> float | None:
         return float("ones" in name)
     given = node.args[0 if name == "aten.scalar_tensor" else -1]
     value = node.kwargs.get("fill_value", given)
-    return float(value) if isinstance(value, int | float) else None
+    if not isinstance(value, int | float):
+        return None
+    return float(bool(value) if is_mask(node) else math.trunc(value) if is_whole(node) else value)
 
 
 @aten(*FILLED, with_node=True)
@@ -130,11 +133,11 @@ def _one_hot(index: Array, classes: int = -1) -> Array:
     return number_of(p.elementwise(operator.eq, place, unsqueeze(index, len(index.dims)), mask=True))
 
 
-@aten("aten.copy")
+@aten("aten.copy", keeps_type=True)
 def _copy(x: Array, source: Array, *_: Any) -> Array:
     return p.expanded(number_of(source), x.shape)
 
 
-@aten("aten.fill")
+@aten("aten.fill", keeps_type=True)
 def _fill(x: Array, value: Any) -> Array:
     return p.expanded(number_of(value), x.shape) if isinstance(value, Array) else x.trace.full(x.shape, float(value))

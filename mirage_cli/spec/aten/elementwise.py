@@ -373,7 +373,7 @@ def _lerp(x: Array, y: Array, weight: Any) -> Array:
     return both(lambda a, b, w: g.where(g.abs(w) < 0.5, a + w * (b - a), b - (1 - w) * (b - a)), x, y, weight)
 
 
-@aten("aten.masked_fill")
+@aten("aten.masked_fill", keeps_type=True)
 def _masked_fill(x: Array, mask: Array, value: Any) -> Array:
     return p.elementwise(lambda m, v, f: chosen(m, f, v), mask_of(mask), number_of(x), number_of(value))
 

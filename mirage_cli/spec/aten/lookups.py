@@ -287,7 +287,7 @@ def of_scatter(node: Any) -> tuple[Named, ...]:
     return tuple(replace(named, apart=overloadless(node.target) == "aten.scatter") for named in along(node))
 
 
-@aten("aten.scatter", "aten.scatter_add", with_node=True, named=of_scatter)
+@aten("aten.scatter", "aten.scatter_add", with_node=True, named=of_scatter, keeps_type=True)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim = p.axis_of(x, dim)
@@ -452,7 +452,7 @@ def _index_copy(x: Array, dim: int, index: Array, value: Array) -> Array:
     return put_along(x, dim, index, number_of(value))
 
 
-@aten("aten.index_fill", named=along)
+@aten("aten.index_fill", named=along, keeps_type=True)
 def _index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
     dim, ones = p.axis_of(x, dim), [1] * len(x.dims)
     number = p.reshaped(value, ones) if isinstance(value, Array) else x.trace.full(ones, value)

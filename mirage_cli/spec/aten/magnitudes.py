@@ -25,8 +25,9 @@ TYPES: Mapping[str, int] = {"bool": 1, "int8": 1 << 7, "uint8": (1 << 8) - 1, "i
 
 
 def numbers(node: Any) -> list[int]:
-    """The whole numbers among the arguments of a call."""
-    return [abs(x) for x in (*node.args, *node.kwargs.values()) if isinstance(x, int)]
+    """How far the numbers among the arguments of a call go. Those without a fraction are in the call's result."""
+    given = (x for x in (*node.args, *node.kwargs.values()) if isinstance(x, int | float) and math.isfinite(x))
+    return [math.ceil(abs(x)) for x in given]
 
 
 def summed(node: Any, operands: list[int]) -> int:
@@ -143,7 +144,7 @@ def not_negative(node: Any, moves: Callable[[object], bool]) -> bool:
     if growth is common_bits:
         return any(x >= 0 for x in numbers) or any(is_whole(x) and not_negative(x, moves) for x in read)
     if growth is second:
-        return any(x > 0 for x in numbers[-1:])
+        return isinstance(node.args[1], int) and node.args[1] > 0  # a remainder has the divisor's sign
     known = bool(read) and all(is_mask(x) or (is_whole(x) and not_negative(x, moves)) for x in read)
     if growth in (shifted, of_bits) or name in CHOSEN:
         return known and all(x >= 0 for x in numbers)

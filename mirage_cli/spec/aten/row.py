@@ -49,6 +49,7 @@ class Row:
     named: of a call's node, the numbers by which it names positions.
     joins: the operator puts the tensors of its first argument behind each other.
     fractions: PyTorch refuses numbers that are not between 0 and 1.
+    keeps_type: what is put among the elements of the first argument is converted to their type.
     """
 
     handler: Handler
@@ -60,6 +61,7 @@ class Row:
     named: Callable[[Any], tuple[Named, ...]] = names_nothing
     fractions: bool = False
     joins: bool = False
+    keeps_type: bool = False
 
 
 class Rows(dict[str, Row]):
@@ -80,9 +82,10 @@ class Rows(dict[str, Row]):
         named: Callable[[Any], tuple[Named, ...]] = names_nothing,
         fractions: bool = False,
         joins: bool = False,
+        keeps_type: bool = False,
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
-            row = Row(handler, with_node, products, moves, looks_up, behind, named, fractions, joins)
+            row = Row(handler, with_node, products, moves, looks_up, behind, named, fractions, joins, keeps_type)
             self.update(dict.fromkeys(names, row))
             return handler
 

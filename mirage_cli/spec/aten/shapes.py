@@ -257,7 +257,7 @@ def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     return x
 
 
-@aten("aten.pad", "aten.constant_pad_nd")
+@aten("aten.pad", "aten.constant_pad_nd", keeps_type=True)
 def pad(x: Array, pads: Sequence[int], mode: Any = "constant", value: Any = 0.0) -> Array:
     if isinstance(mode, int | float):
         mode, value = "constant", mode
@@ -349,7 +349,7 @@ def strided(shape: Sequence[int], steps: Sequence[tuple[Dim, int]], offset: int)
     return parts
 
 
-@aten("aten.slice_scatter")
+@aten("aten.slice_scatter", keeps_type=True)
 def _slice_scatter(
     x: Array, new: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
@@ -388,7 +388,7 @@ def in_turns(x: Array, new: Array, at: int, turn: int, step: int) -> Array:
     return made
 
 
-@aten("aten.select_scatter")
+@aten("aten.select_scatter", keeps_type=True)
 def _select_scatter(x: Array, new: Array, dim: int, index: int) -> Array:
     at = index % x.shape[dim]
     return _slice_scatter(x, unsqueeze(new, p.axis_of(x, dim)), dim, at, at + 1)

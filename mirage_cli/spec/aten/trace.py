@@ -18,7 +18,15 @@ from mirage_cli.ir.program import DTYPES, FLOAT8
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import Magnitudes, is_floating, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.magnitudes import (
+    LARGEST,
+    Magnitudes,
+    is_floating,
+    is_mask,
+    is_whole,
+    reach,
+    refuse_result,
+)
 from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result, strides_of
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
@@ -77,7 +85,7 @@ def trace(
         return known[x]
 
     def operand(node: Any, x: Any) -> Any:
-        return in_floats(value(x)) if makes_floats(node) and getattr(x, "op", "") else value(x)
+        return as_taken(node, x, value(x))
 
     taken = read_by(nodes)
     for x in taken if arguments is None else [x for x in arguments if x in taken]:
@@ -187,6 +195,17 @@ def in_floats(x: Any) -> Any:
     return both(lambda v: v / 1, x) if isinstance(x, Array) and not x.mask else x
 
 
+def as_taken(node: Any, given: Any, x: Any) -> Any:
+    """An argument of a call as PyTorch converts it. x: its value. Raises Unsupported."""
+    if not (row_of(node).keeps_type and is_whole(node)):
+        return in_floats(x) if makes_floats(node) and getattr(given, "op", "") else x
+    if not is_floating(given):
+        return math.trunc(x) if isinstance(x, float) else x
+    if dtype_name(node.meta["val"].dtype) == "int64" and reach(given) > LARGEST:
+        raise Unsupported(f"{node} makes whole numbers of floating-point ones that may not fit in 32 bits")
+    return both(g.integer, x)
+
+
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     """An input of the program. Bytes from 0 to 255 are read as those from -128 to 127 that have the same bits."""
     tensor = node.meta["val"]
@@ -228,7 +247,8 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
         inspect.signature(row.handler).bind(*args, **given)
     except TypeError as error:
         raise Unsupported(f"{overloadless(node.target)} is called in a form that is not known here: {error}") from None
-    return row.handler(*args, **given)
+    made = row.handler(*args, **given)
+    return mask_of(made) if row.keeps_type and is_mask(node) else made
 
 
 def unknown(*_args: Any, **_options: Any) -> Array:
