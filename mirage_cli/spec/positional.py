@@ -381,8 +381,10 @@ def looked_up(a: Array, tables: Sequence[Array]) -> Array:
         for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
             if source(table).name:
                 at |= digits_of(names, first, leaves(table.held), entry)
-            else:
+            elif [x.size for x in leaves(first)] == [x.size for x in leaves(table.held)]:
                 at |= zip(names.of(first), map(names.axis, leaves(table.held)), strict=True)
+            else:  # what is read has been taken apart along an axis since, and lies in memory with one
+                at |= digits_of(names, first, (), place_along(names, table.held))
         return element_at(names, value, names.in_memory(value, fresh), at)
 
     return a.trace.add(Array(a.trace, (*entries, *fresh.dims[len(tables) :]), tuple(held), (fresh, *tables), make))
@@ -416,6 +418,15 @@ def element_at(names: Names, value: Value, order: Sequence[str], at: Mapping[str
     """A value at these places along some of its axes. order: of all its axes."""
     target = named(names, value)
     return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
+
+
+def place_along(names: Names, axes: Sequence[Axis]) -> Value:
+    """The place along axes that lie one within the other, for an index."""
+    first, *others = leaves(axes)
+    place = names.axis(first)
+    for x in others:
+        place = place * x.size + names.axis(x)
+    return place
 
 
 def digits_of(names: Names, dim: Dim, own: Sequence[Axis], entry: Value) -> dict[str, Value]:

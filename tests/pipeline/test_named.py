@@ -525,3 +525,31 @@ def test_numbers_that_pytorch_has_worked_out_are_not_checked() -> None:
         1,
     ]
     torch.testing.assert_close(unsafe.model(*given), safe.model(*given))
+
+
+def of_each_box(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """As `grid_sample` reads one picture for several boxes."""
+    batch, channel = torch.arange(5)[:, None, None], torch.arange(3)[:, None]
+    return x.expand(5, -1, -1, -1)[batch, channel, row[:, None], column[:, None]] * 2
+
+
+def of_one_channel(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    return x[:, :1][torch.arange(5)[:, None], torch.arange(1), row, column] * 2
+
+
+def taken_apart(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The batch lies in memory as one axis, and its result has three."""
+    found = x.flatten(0, 1)[:12][torch.arange(12)[:, None], row.flatten()[:3], column.flatten()[:3]]
+    return (found * 2).view(2, 2, 3, 3).transpose(1, 2)
+
+
+@pytest.mark.parametrize("read", [of_each_box, of_one_channel, taken_apart], ids=lambda f: f.__name__)
+def test_axes_that_are_counted_are_no_reason_to_compare(read: Callable[..., Tensor]) -> None:
+    inputs = (
+        torch.randn(1 if read is of_each_box else 5, 3, 6, 7),
+        torch.randint(-6, 6, (5, 4)),
+        torch.randint(7, (5, 4)),
+    )
+    found, faster = interpreted(as_module(read), inputs)
+    assert all(t.below is not None for r in found.regions for t in r.program.inputs if t.dtype == "int64")
+    torch.testing.assert_close(faster(*inputs), read(*inputs))

@@ -311,6 +311,15 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         whole(function, (torch.randn(3, 12),))
 
 
+def test_how_many_places_a_window_has_follows_from_positions() -> None:
+    """Nothing that the mean is of is computed again for it."""
+    _, pooled = whole(
+        lambda x: torch.nn.functional.avg_pool2d(torch.tanh(x), 3, 1, 1, count_include_pad=False),
+        (torch.randn(1, 2, 6, 7),),
+    )
+    assert pooled.graph.text().count("tanh") == 1
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
@@ -334,6 +343,9 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: torch.nn.functional.adaptive_max_pool2d(x, (5, 3)) * 2, (torch.randn(1, 2, 4, 10),)),
         (lambda x: torch.nn.functional.adaptive_max_pool3d(x, (3, 2, 2)) * 2, (torch.randn(1, 2, 5, 4, 2),)),
         (lambda x: torch.nn.functional.avg_pool2d(x, 2, padding=1) + 1, (torch.randn(2, 5, 4),)),
+        (lambda x: torch.nn.functional.avg_pool2d(x, (1, 3), 1, (0, 1), False, False), (torch.randn(2, 2, 5, 4),)),
+        (lambda x: torch.nn.functional.avg_pool1d(x, 3, 2, 1, True, False), (torch.randn(2, 3, 1),)),
+        (lambda x: torch.nn.functional.avg_pool3d(x, 3, 2, 1, True), (torch.randn(2, 1, 4, 5, 6),)),
         (lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1) + 1, (torch.randn(2, 5, 4),)),
         (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5) * 2, (torch.randn(1, 2, 4, 5),)),
         (lambda x: torch.nn.functional.interpolate(x, size=(9, 4)) * 2, (torch.randn(1, 2, 4, 10),)),

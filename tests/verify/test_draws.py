@@ -142,6 +142,18 @@ def test_rows_of_a_long_axis_are_drawn_until_all_have_roots() -> None:
     assert (status == KNOWN).all()
 
 
+def test_rows_are_drawn_again_where_comparisons_lie_between_roots() -> None:
+    """Nine draws are compared at once the first time, and eight further on."""
+    p = program(
+        "b=2 h=3 s=900 d=4",
+        "X[b,h,s,d] G[s]",
+        "a = square(X) | c = sum(a; d) | q = lt(c, G) | e = mul(c, G) | w = where(q, e, c) | r = rsqrt(w) | "
+        "n = mul(X, r) | O = sum(n; s)",
+    )
+    (status,) = statuses(p, frozenset("O"), 3, range(1, 2)).values()
+    assert status.shape == (1, 2, 3, 4)
+
+
 def test_mended_draws_follow_each_other_where_others_bring_nothing() -> None:
     """Nine logarithms meet in a sum, whose arguments are squares together in one draw of thousands. A table takes six
     draws that bring something."""

@@ -35,10 +35,68 @@ def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> fro
     return frozenset(moved | counted)
 
 
-def rematerialised(graph: torch.fx.Graph) -> None:
+STEPS = 8
+"""Of one tensor, as many steps of a loop as may well be regions that differ in the number of the step."""
+STEP_BYTES = 128
+"""Steps lie so far apart in memory, or a multiple of it: a kernel reads a view of one as it reads a tensor."""
+
+
+def steps_apart(graph: torch.fx.Graph) -> set[Any]:
+    """The views that the steps of a loop take of one tensor, right behind that tensor. No region has them: so regions
+    of different steps are equal.
+
+    select(x, 1, 0) ... tanh(h @ W + select(x, 1, 7))    -->    tanh(h @ W + x7), with x0, ..., x7 given
+    """
+    views: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
+    for n in graph.find_nodes(op="call_function", target=aten.unbind.int):
+        if len(n.users) > STEPS:
+            _as_selections(graph, n)
+    for n in calls(graph):
+        if (step := _step(n)) is not None:
+            views.setdefault(step[:-1], {}).setdefault(step[-1], []).append(n)
+    first = next(iter(calls(graph)), None)
+    found: set[Any] = set()
+    for (whole, *_), steps in views.items():
+        if len(steps) <= STEPS:
+            continue
+        for same in steps.values():
+            (first if whole.op in GIVEN else whole.next).prepend(same[0])
+            for n in same[1:]:
+                n.replace_all_uses_with(same[0])
+                graph.erase_node(n)
+            found.add(same[0])
+    return found
+
+
+def _as_selections(graph: torch.fx.Graph, node: Any) -> None:
+    """getitem(unbind(x, 1), 3)    -->    select(x, 1, 3)"""
+    for x in [*node.users]:
+        with graph.inserting_before(x):
+            own = graph.call_function(aten.select.int, (node.args[0], (*node.args[1:], 0)[0], x.args[1]))
+        own.meta = dict(x.meta)
+        x.replace_all_uses_with(own)
+        graph.erase_node(x)
+    graph.erase_node(node)
+
+
+def _step(node: Any) -> tuple[Any, ...] | None:
+    """Of which tensor, by which operator, along which axis, how much of it, and from where on a node is a view that the
+    step of a loop may take."""
+    if node.target not in (aten.select.int, aten.slice.Tensor) or not is_view(node):
+        return None
+    whole, value = node.args[0], node.meta["val"]
+    axis, start = (*node.args[1:3], 0, 0)[:2]
+    numbers = (*shape_of(whole), *whole.meta["val"].stride(), start)
+    if len(node.args) > 4 or not all(isinstance(n, int) for n in numbers):
+        return None
+    apart = whole.meta["val"].stride(axis) * value.element_size()
+    return None if apart % STEP_BYTES else (whole, node.target, axis % whole.meta["val"].dim(), value.shape, start)
+
+
+def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
     """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
     stands right in front of its first user."""
-    remat = rematerialisable(graph)
+    remat = rematerialisable(graph, refused)
     reader: dict[Any, Any] = {}
     for n in reversed(calls(graph)):
         if n not in remat:

@@ -35,6 +35,7 @@ from mirage_cli.pipeline.models.passes import (
     aliased_results,
     fills_of_own_shape,
     rematerialised,
+    steps_apart,
     strided_in_memory,
     without_dead_code,
     without_empty,
@@ -282,8 +283,9 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     without_dead_code(model.graph)
     fills_of_own_shape(model.graph)
     strided_in_memory(model.graph)
-    rematerialised(model.graph)
-    refused, stored = aliased_results(model.graph), set[Any]()
+    steps = steps_apart(model.graph)
+    rematerialised(model.graph, steps)
+    refused, stored = aliased_results(model.graph) | steps, set[Any]()
     symbols = symbols_of(model)
     with valued([*model.graph.nodes], {name: s.example or s.most for name, s in symbols.items()}):
         while True:

@@ -22,6 +22,7 @@ from mirage_cli.spec.arrays import (
     Unsupported,
     Viewed,
     leaves,
+    size_of,
     source,
 )
 from mirage_cli.spec.aten.magnitudes import is_whole, not_negative
@@ -176,21 +177,44 @@ def _index(t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     dims = [d for d, _ in given]
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
+    whole = broadcast_tensors([i for _, i in given])[0].shape
+    told = [n for n, (_, i) in enumerate(given) if same_at_all(x, n, i)]
+    if told and len(told) < len(given):  # along the others it is read, and repeated
+        rest = x.dims[len(given) :]
+        x = p.viewed(x, [dim for n, dim in enumerate(x.dims) if n not in told])
+        given = [g for n, g in enumerate(given) if n not in told]
+        made = named_in_front(node, x, given)
+        inner = len(made.dims) - len(rest)
+        made = p.viewed(made, [*[()] * (len(whole) - inner), *made.dims])
+        return with_named_at(p.expanded(made, [*whole, *map(size_of, rest)]), len(whole), front)
+    return with_named_at(named_in_front(node, x, given), len(whole), front)
+
+
+def same_at_all(x: Array, dim: int, index: Array) -> bool:
+    """Whether an index counts some of an axis' places, and x is the same at all of them."""
+    if {*leaves(x.dims[dim])} & {*x.own} or not isinstance(how := source(index).how, Counted):
+        return False
+    last = how.start + how.step * (source(index).shape[0] - 1)
+    return {how.start, last} <= {*range(x.shape[dim])}
+
+
+def named_in_front(node: Any, x: Array, given: Sequence[tuple[int, Array]]) -> Array:
+    """What indices name along the first positions of x, their axes in front. given: with their places in the call."""
     tables = [i for _, i in given]
     if (made := counted(x, tables)) is not None:
-        return with_named_at(made, max(len(i.dims) for i in tables), front)
+        return made
     apart = all(APART in node.args[1][d].meta or p.counts_all(i, x.shape[n]) for n, (d, i) in enumerate(given))
     if apart and p.are_looked_up(x, tables):
-        return with_named_at(p.looked_up(number_of(x), tables), max(len(i.dims) for i in tables), front)
-    shapes = broadcast_tensors([i for _, i in given])
+        return p.looked_up(number_of(x), tables)
+    shapes = broadcast_tensors(tables)
     inner = len(shapes[0].dims)
-    rest = len(x.dims) - len(dims)
+    rest = len(x.dims) - len(given)
     x, shapes = beside_counted(x, shapes)
     for index in shapes:  # each takes the first position that is left
         asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
         x = one_of(x, inner, asked, wraps=True)
     assert len(x.dims) == inner + rest
-    return with_named_at(x, inner, front)
+    return x
 
 
 def beside_counted(x: Array, indices: Sequence[Array]) -> tuple[Array, list[Array]]:

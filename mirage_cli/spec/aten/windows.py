@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -307,11 +308,21 @@ def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, p
     total = p.reduction("sum", seen, at)
     if divisor or not (ceil or (any(each(padding, 1)) and not count_pad)):
         return p.reshaped(both(lambda v: v / (divisor or math.prod(sizes)), total), whole)
-    before = [n for n in reversed(each(padding, rank)) for _ in range(2)]
-    counted = pad(x, before) if count_pad else x  # windows that round up reach beyond what is padded, too
-    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), counted)
-    inside = windows(ones, sizes, stride or kernel, 0 if count_pad else padding, 1, shape, 0.0)
-    return p.reshaped(both(operator.truediv, total, p.reduction("sum", inside, at)), whole)
+    inside = each(padding, rank) if count_pad else [0] * rank
+    steps = zip(x.shape[-rank:], sizes, each(stride or kernel, rank), each(padding, rank), inside, shape, strict=True)
+    counts = [_counted(x.trace, *one, behind=rank - 1 - i) for i, one in enumerate(steps)]
+    count = functools.reduce(lambda v, w: both(operator.mul, v, w), counts)
+    return p.reshaped(both(operator.truediv, total, count), whole)
+
+
+def _counted(trace: Trace, n: int, size: int, step: int, before: int, padded: int, places: int, behind: int) -> Array:
+    """How many of the places from -padded up to n + padded each window along an axis has. before: places in front of 0
+    where the first window begins. behind: how many axes stand behind this one."""
+    some = trace.positions(n + 2 * padded)
+    ones = p.viewed(p.elementwise(lambda v: g.where(v == v, 1, 1), some), [(), (), *some.dims])
+    seen = windows(ones, [size], step, before - padded, 1, [places], 0.0)
+    count = p.reduction("sum", seen, [len(seen.dims) - 1])
+    return p.viewed(count, [*count.dims, *[()] * behind])
 
 
 @aten("aten.unfold")

@@ -1,0 +1,110 @@
+"""Loops that a graph has written out: the regions of their steps are equal, and what they take of a tensor is right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.passes import STEPS, steps_apart
+from mirage_cli.pipeline.models.regions import cut, exported
+from tests.pipeline.test_inplace import with_kernels
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
+
+COUNT = STEPS + 4
+
+
+def selected(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    h = torch.zeros(x.shape[0], u.shape[0])
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] @ w + h @ u)
+    return h
+
+
+def taken_apart(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    h = torch.zeros(x.shape[0], u.shape[0])
+    for step in x.unbind(1):
+        h = torch.tanh(step @ w + h @ u)
+    return h
+
+
+def in_chunks(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    state, found = u, []
+    for start in range(0, x.shape[1], 2):
+        some = x[:, start : start + 2]
+        found.append(some @ state)
+        state = state * 0.5 + torch.einsum("btk,btv->kv", some, some) * w
+    return torch.cat(found, 1)
+
+
+def given(steps: int) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randn(2, steps, 32), torch.randn(32, 32) / 6, torch.randn(32, 32) / 6
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"), [(selected, COUNT), (taken_apart, COUNT), (in_chunks, 2 * COUNT)], ids=lambda x: str(x)
+)
+def test_more_steps_are_no_more_regions(loop: Callable[..., Tensor], steps: int) -> None:
+    with torch.no_grad():
+        few, many = (cut(exported(as_module(loop), given(n))) for n in (steps, 2 * steps))
+    assert few.left == many.left == {}
+    assert len(many.regions) <= len(few.regions) < COUNT
+    assert max(r.times for r in many.regions) >= COUNT // 2
+
+
+def test_each_step_is_given_its_own_part() -> None:
+    inputs = given(COUNT)
+    found, faster = with_kernels(as_module(taken_apart), inputs)
+    assert len(found.regions) < COUNT
+    torch.testing.assert_close(faster(*inputs), taken_apart(*inputs))
+
+
+def records(x: Tensor) -> Tensor:
+    return sum(x[:, :, i].tanh() for i in range(32))  # type: ignore[return-value]
+
+
+def few_steps(x: Tensor) -> Tensor:
+    return sum(x[:, i].tanh() for i in range(STEPS))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("function", [records, few_steps])
+def test_other_views_stay_with_what_reads_them(function: Callable[[Tensor], Tensor]) -> None:
+    """Numbers that lie side by side, and a few steps."""
+    model = exported(as_module(function), (torch.randn(2, COUNT, 32),))
+    before = str(model.graph)
+    assert not steps_apart(model.graph)
+    assert str(model.graph) == before
+
+
+class Changing(nn.Module):
+    """Reads all rows of a tensor step by step, before and behind changes of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.randn(2, COUNT, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for at in (3, 5):
+            for i in range(COUNT):
+                x = torch.tanh(x + self.rows[:, i])
+            self.rows[:, at] = x
+        for i in range(COUNT):
+            x = torch.tanh(x * self.rows[:, i])
+        return x
+
+
+def test_steps_see_what_lies_in_memory_by_then() -> None:
+    torch.manual_seed(0)
+    eager = Changing()
+    model = copy.deepcopy(eager)
+    _, faster = with_kernels(model, (torch.randn(2, 32),))
+    for _ in range(2):
+        x = torch.randn(2, 32)
+        torch.testing.assert_close(faster(x), eager(x))
+        torch.testing.assert_close(model.rows, eager.rows)
