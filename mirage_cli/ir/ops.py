@@ -84,7 +84,8 @@ class Op:
         between these.
     bits: which bits of an integer the result is, where the second argument is 2 to the power of a number, and the
         first is these bits.
-    nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
+    nearly: the text in Triton that is some units of float32 off, which no smaller type shows, for a part of the time.
+        nearly_flops: as `flops`, where they are counted.
     by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
     order: the order that a comparison asks for. equal: whether one that asks for none holds where both are equal.
         of_masks: the operators that make of two masks, one after the other,
@@ -137,6 +138,7 @@ class Op:
     whole: Callable[..., tuple[int, int] | None] | None = None
     bits: Callable[[int, Bits], Bits | None] | None = None
     nearly: str | None = None
+    nearly_flops: float = 0.0
     by_few: str = ""
     order: Order | None = None
     equal: bool | None = None
@@ -369,6 +371,15 @@ def tanh(x):
     near = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
     near = x + x * z * (near * z - 3.33332819422e-1)
     return tl.where(tl.abs(x) < 0.625, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+
+
+@triton.jit
+def nearly_tanh(x):
+    # off by 2e-6 of it: 1 - 2 / (exp(2 x) + 1), and near 0 a polynomial (least squares)
+    z = x * x
+    near = x * (z * (1.2877344e-1 * z - 3.3324617e-1) + 1.0)
+    root = tl.rsqrt(tl.exp2(2.8853900817779268 * x) + 1.0)
+    return tl.where(tl.abs(x) < 0.25, near, 1.0 - 2.0 * (root * root))
 """.strip()
 ERFC = """
 @triton.jit
@@ -550,7 +561,7 @@ _ROWS = [
            zero="all",
            result="float", known="fn", growth="fresh"),
     _unary("tanh", "hyperbolic tangent", np.tanh, "tanh({0})", "torch.tanh({0})", flops=31.0, zero="all",
-           result="float", known="fn", growth="fresh", helper=TANH),
+           result="float", known="fn", growth="fresh", helper=TANH, nearly="nearly_tanh({0})", nearly_flops=12.0),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
@@ -740,10 +751,12 @@ def torch_reduced(row: Op, text: str, places: Sequence[int]) -> str:
     return text
 
 
-def flops_of(name: str, args: Sequence[object]) -> float:
+def flops_of(name: str, args: Sequence[object], nearly: bool = False) -> float:
     """`Op.flops` where some of the arguments may be numbers: a quotient by a power of two is a product with its
-    inverse, whole numbers are shifted and masked, and powers are products and roots."""
+    inverse, whole numbers are shifted and masked, and powers are products and roots. nearly: of `Op.nearly`."""
     row = OPS[name]
+    if nearly and row.nearly_flops:
+        return row.nearly_flops
     number = args[1] if len(args) > 1 and isinstance(args[1], Fraction) else None
     if number is None:
         return row.flops

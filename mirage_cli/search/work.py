@@ -200,6 +200,13 @@ class Model:
         return frozenset(_added_to(self.placed, self.held))
 
     @cached_property
+    def nearly(self) -> bool:
+        """Whether nothing that it reads or makes shows the last bits of float32."""
+        stored = {s.buffer for s in self.kernel.stores}
+        outputs = all(t.dtype in HALVES for t in self.outputs if t.name in stored)
+        return outputs and all(t.dtype != "float32" for t in self.inputs if t.name in self.kernel.read)
+
+    @cached_property
     def at_once(self) -> Held:
         return held_at_once(self.placed, self.placement, self.bytes_of_buffers, self.exact, self.added)
 
@@ -211,7 +218,8 @@ class Model:
     @cached_property
     def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
         """Of each segment, as `_segment` has it."""
-        known = _Known.of(self.placed, self.bytes_of_buffers, self.exact, self.inputs, self.halves, self.inside)
+        of_inputs = self.exact, self.inputs, self.halves, self.inside
+        known = _Known.of(self.placed, self.bytes_of_buffers, *of_inputs, self.nearly)
         pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
         return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
 
@@ -399,7 +407,7 @@ class _Known:
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
     or cast. halves: as of `Model`. lines: where loads lie. early: loads that may
-    stand in front of a loop that they are behind. inside: as of `Model`.
+    stand in front of a loop that they are behind. inside, nearly: as of `Model`.
     """
 
     kernel: Kernel
@@ -414,6 +422,7 @@ class _Known:
     lines: Mapping[str, Lines | None]
     early: frozenset[str]
     inside: Mapping[str, float]
+    nearly: bool
 
     @staticmethod
     def of(
@@ -423,6 +432,7 @@ class _Known:
         inputs: Sequence[Tensor],
         halves: frozenset[str],
         inside: Mapping[str, float],
+        nearly: bool,
     ) -> _Known:
         tensors = {t.name: t for t in inputs}
         return _Known(
@@ -438,6 +448,7 @@ class _Known:
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
             early_loads(kernel),
             inside,
+            nearly,
         )
 
     def paired(self, products: Iterable[Eqn]) -> set[str]:
@@ -535,7 +546,8 @@ def _segment(
     spaces = spaces_of_sums(k.kernel, segment)
     operands_of_bits = (from_bits(k.kernel, e, v, k.halves, k.words) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
+    others = [e for e in eqns if e.op != "dot"]
+    elementwise = _elementwise(others, rows, {*k.loads}, k.halves, spaces, by_bits, k.nearly)
     sharing = {frozenset(dims[v]): k.sharing(v) for v in paired}
     elementwise = (x._replace(sharing=sharing.get(frozenset(x.axes), 1)) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
@@ -653,16 +665,17 @@ def _elementwise(
     halves: Collection[str],
     spaces: Collection[tuple[str, ...]],
     by_bits: Mapping[str, FromBits],
+    nearly: bool,
 ) -> tuple[Elementwise, ...]:
     """halves: of the equations, those that are computed in 16 bits, two at once. spaces: `live.spaces_of_sums`.
-    by_bits: of those that make operands of bits, what they make."""
+    by_bits: of those that make operands of bits, what they make. nearly: as of `Model`."""
     operations: defaultdict[Elementwise, float] = defaultdict(float)
     conversions: Counter[Elementwise] = Counter()
     for e in eqns:
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
-        flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
+        flops = flops_of(e.op, e.args, nearly) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         flops = LOOKED_UP if isinstance(e, TableEntry) else flops
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
