@@ -18,7 +18,7 @@ from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.placement import Loop, Placement, Straight, early_loads, place
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast_of
-from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.reach import Limit, Made, limits, made_by
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
@@ -114,7 +114,8 @@ class Work:
     """What one segment does in each of its iterations; the block sizes come with the tiles.
 
     dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
-    nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
+    nothing to do. integers: what limits depend on, the tensors of
+    loaded values, and how others are made. operands: of products, loaded in front.
     sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce. met: sums
     that meet what a product has made: their axes, operations for an element, and the product. reduced: what a loop sums
     of that, or takes the maximum of: the axes that are reduced, and the product.
@@ -126,7 +127,7 @@ class Work:
     dots: tuple[tuple[Product, int], ...]
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...]
-    integers: tuple[tuple[str, Tensor], ...]
+    integers: tuple[tuple[str, Tensor | Made], ...]
     operands: tuple[Operand, ...]
     sums: tuple[tuple[Axes, Axes], ...]
     lanes: tuple[Lanes, ...]
@@ -553,7 +554,9 @@ def _segment(
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
-    leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
+    leaves = {leaf for x in reach for leaf in x.leaves}
+    known = {v: k.tensors.get(k.loads[v].buffer) for kind, v in leaves if kind == "value"}
+    known |= {v: made_by(k.kernel, v) for kind, v in leaves if kind == "made"}
     named = {e.out: dot(e) for e in products}
     work = Work(
         loop.dims if loop else (),
@@ -562,7 +565,7 @@ def _segment(
         tuple(Counter(named.values()).items()),
         (*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         reach,
-        tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
+        tuple((v, t) for v, t in sorted(known.items()) if t is not None),
         operands,
         tuple(sums) if spaces else (),
         lanes(k.kernel, loop) if loop else (),
