@@ -4,8 +4,9 @@ In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind t
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
 comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator; so
 is what a true one does, in `where(index(s) > index(q), -inf, A)`. |s - x| <= y and s // n == x are two such comparisons
-together, and x may be any integer that positions make, such as the nearest to q that is not at an edge. A mask that does not depend on the loop's position,
-`where(index(m) < L, dot(A, B, k), 0)`, leaves all of the loop out of program instances in which it holds nowhere.
+together, and x may be any integer that positions make, such as the nearest to q that is not at an edge. A mask that
+does not depend on the loop's position, `where(index(m) < L, dot(A, B, k), 0)`, leaves all of the loop out of program
+instances in which it holds nowhere.
 
 A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
 their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
