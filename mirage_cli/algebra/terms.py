@@ -31,7 +31,9 @@ def sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Nod
             yield from (multiple,) if multiple else _scaled_after(d, own)
             return
     yield from _scaled_after(d, own)
-    if any(_multiplies_sums(n) for n in own):
+    by_inverse = [*_by_inverse(own)]
+    yield from by_inverse
+    if by_inverse or any(_multiplies_sums(n) for n in own):
         d.cuts["a product of sums multiplied out"] += 1
         return
     yield steps.node()
@@ -51,6 +53,18 @@ def _by_reciprocal(d: Decomposition, form: Form, own: Iterable[Node]) -> Iterato
                     steps = Steps()
                     product(d, steps, [y], mono, c)
                     yield steps.node()
+            case _:
+                pass
+
+
+def _by_inverse(own: Iterable[Node]) -> Iterator[Node]:
+    """y / c = y·(1/c) of a number c, where the program divides a sum of several terms by it."""
+    for step in (n.steps[0] for n in own if len(n.steps) == 1 and OPS[n.steps[0].op].by_number):
+        match step.args:
+            case Form() as y, Fraction() as c if len(y.terms) > 1:
+                steps = Steps()
+                steps.add(OPS[step.op].by_number, y, 1 / c)
+                yield steps.node()
             case _:
                 pass
 

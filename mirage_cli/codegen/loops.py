@@ -148,7 +148,7 @@ def _reach(k: ScheduledKernel, x: Linear) -> tuple[Scalar, Scalar]:
     """The least and the most that a linear expression can be in this program instance."""
     ends: list[tuple[Scalar, Scalar]] = []
     for (kind, name), c in x.terms:
-        if kind == "value":
+        if kind in ("value", "made"):
             axes, farthest = k.axes_of(name), FARTHEST // abs(c)  # what is beyond all positions is so with them too
             low, high = (
                 _least(_most(scalars.Extreme(name, largest, axes), Number(-farthest)), Number(farthest))
@@ -168,7 +168,7 @@ def _everywhere(k: ScheduledKernel, x: Linear) -> bool:
     """Whether a linear expression is at least 0 somewhere in each program instance, whatever is loaded."""
     least = x.constant
     for (kind, name), c in x.terms:
-        if kind == "value" or name in k.dynamic:
+        if kind in ("value", "made") or name in k.dynamic:
             return False
         if kind == "size":
             least += c * k.sizes[name]

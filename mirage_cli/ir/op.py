@@ -74,7 +74,8 @@ class Op:
         between these.
     bits: which bits of an integer the result is, where the second argument is 2 to the power of a number, and the
         first is these bits.
-    nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
+    nearly: the text in Triton that is some units of float32 off, which no smaller type shows, for a part of the time.
+        nearly_flops: as `flops`, where they are counted.
     by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
     order: the order that a comparison asks for. equal: whether one that asks for none holds where both are equal.
         of_masks: the operators that make of two masks, one after the other,
@@ -127,6 +128,7 @@ class Op:
     whole: Callable[..., tuple[int, int] | None] | None = None
     bits: Callable[[int, Bits], Bits | None] | None = None
     nearly: str | None = None
+    nearly_flops: float = 0.0
     by_few: str = ""
     order: Order | None = None
     equal: bool | None = None

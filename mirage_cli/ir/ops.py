@@ -210,6 +210,15 @@ def tanh(x):
     near = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
     near = x + x * z * (near * z - 3.33332819422e-1)
     return tl.where(tl.abs(x) < 0.625, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+
+
+@triton.jit
+def nearly_tanh(x):
+    # off by 2e-6 of it: 1 - 2 / (exp(2 x) + 1), and near 0 a polynomial (least squares)
+    z = x * x
+    near = x * (z * (1.2877344e-1 * z - 3.3324617e-1) + 1.0)
+    root = tl.rsqrt(tl.exp2(2.8853900817779268 * x) + 1.0)
+    return tl.where(tl.abs(x) < 0.25, near, 1.0 - 2.0 * (root * root))
 """.strip()
 ERFC = """
 @triton.jit
@@ -391,7 +400,7 @@ _ROWS = [
            zero="all",
            result="float", known="fn", growth="fresh"),
     _unary("tanh", "hyperbolic tangent", np.tanh, "tanh({0})", "torch.tanh({0})", flops=31.0, zero="all",
-           result="float", known="fn", growth="fresh", helper=TANH),
+           result="float", known="fn", growth="fresh", helper=TANH, nearly="nearly_tanh({0})", nearly_flops=12.0),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
@@ -571,10 +580,12 @@ def power_of_two(x: object) -> int | None:
     return x.numerator.bit_length() - 1
 
 
-def flops_of(name: str, args: Sequence[object]) -> float:
+def flops_of(name: str, args: Sequence[object], nearly: bool = False) -> float:
     """`Op.flops` where some of the arguments may be numbers: a quotient by a power of two is a product with its
-    inverse, whole numbers are shifted and masked, and powers are products and roots."""
+    inverse, whole numbers are shifted and masked, and powers are products and roots. nearly: of `Op.nearly`."""
     row = OPS[name]
+    if nearly and row.nearly_flops:
+        return row.nearly_flops
     number = args[1] if len(args) > 1 and isinstance(args[1], Fraction) else None
     if number is None:
         return row.flops

@@ -3,8 +3,10 @@
 In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
 comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator; so
-is what a true one does, in `where(index(s) > index(q), -inf, A)`. A mask that does not depend on the loop's position,
-`where(index(m) < L, dot(A, B, k), 0)`, leaves all of the loop out of program instances in which it holds nowhere.
+is what a true one does, in `where(index(s) > index(q), -inf, A)`. |s - x| <= y and s // n == x are two such comparisons
+together, and x may be any integer that positions make, such as the nearest to q that is not at an edge. A mask that
+does not depend on the loop's position, `where(index(m) < L, dot(A, B, k), 0)`, leaves all of the loop out of program
+instances in which it holds nowhere.
 
 A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
 their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
@@ -34,8 +36,8 @@ from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
 
 Leaf = tuple[str, str]
-"""("index", d), the position along d; ("size", d), of the axis d; or ("value", v), an integer that does not change in
-the loop."""
+"""("index", d), the position along d; ("size", d), of the axis d; ("value", v), a loaded integer that does not change
+in the loop; or ("made", v), an integer that positions make otherwise than as a sum."""
 SAMPLES = 17
 """Positions along an axis, or integers of a tensor, that stand for all."""
 MOST_SAMPLES = 17**3
@@ -63,6 +65,41 @@ class Linear:
 
 
 ONE = Linear((), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An integer that equations make of positions along one axis; the last is its own."""
+
+    dim: str
+    eqns: tuple[Eqn, ...]
+
+    def at(self, sizes: Mapping[str, int], samples: int) -> NDArray[np.float64]:
+        """The integers at so many positions."""
+        size, known = sizes[self.dim], dict[str, NDArray[np.float64]]()
+        for e in self.eqns:
+            if e.place is not None:
+                made = e.place.positions((self.dim,), {self.dim: (0, size)})
+            elif e.op == "size":
+                made = np.asarray(sizes[e.axes[0]])
+            else:
+                made = OPS[e.op].ref(*(known[a] if isinstance(a, str) else float(a) for a in e.args))
+            known[e.out] = np.asarray(made, np.float64)
+        every = np.broadcast_to(known[self.eqns[-1].out], (size,))
+        return every[np.linspace(0, size - 1, samples).astype(np.int64)]
+
+
+def made_by(kernel: Kernel, value: str) -> Made | None:
+    """How a kernel makes an integer of positions along one axis; None where it does not."""
+    eqns, found = {e.out: e for e in kernel.body}, dict[str, Eqn]()
+    todo = [value]
+    for v in todo:
+        if v not in eqns:
+            return None
+        found[v] = eqns[v]
+        todo += [x for x in eqns[v].values if x not in todo]
+    dims = {d for e in found.values() for d in e.dims}
+    return Made(dims.pop(), tuple(e for e in kernel.body if e.out in found)) if len(dims) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +156,9 @@ def _limits_along(kernel: Kernel, loop: Loop, dim: str) -> tuple[Limit, ...]:
     some = [x for e in steps for holds in (True, False) for x in reader.limits(e, holds)]
     found = [x for x in some if idle(loop, {x.mask: not x.holds})]
     ordered = {e.out for e in steps if OPS[e.op].order}
-    others = sorted((x for x in some if x.mask in ordered and x not in found), key=lambda x: not x.lower)
+    alone = {x for x, count in Counter((x.mask, x.holds) for x in some).items() if count == 1}
+    others = [x for x in some if x.mask in ordered and (x.mask, x.holds) in alone and x not in found]
+    others.sort(key=lambda x: not x.lower)
     pairs = [(x, y) for x, y in combinations(others, 2) if x.mask != y.mask]
     joined = [(x, y) for x, y in pairs if idle(loop, {x.mask: not x.holds, y.mask: not y.holds})]
     outside = [x for e in kernel.body if e not in steps for holds in (True, False) for x in reader.limits(e, holds)]
@@ -161,18 +200,20 @@ class Visited(NamedTuple):
 def visited(
     found: Sequence[Limit],
     sizes: Mapping[str, int],
-    integers: Mapping[str, Tensor],
+    integers: Mapping[str, Tensor | Made],
     rows: Mapping[str, int] | None = None,
     tile: int = 1,
 ) -> Visited:
-    """integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none. rows:
-    of those values, the integers of one tile, where these are several: the loop goes as far as one of them asks for.
+    """integers: of values that are loaded, the tensors; of others, how they are made. A limit by one that may have any
+    integers counts as none. rows: of those that are loaded, the integers of one tile, where these are several: the loop
+    goes as far as one of them asks for.
     And of axes, the positions of one tile, for masks that leave out all of a loop. tile: of the loop."""
     leaves = sorted({leaf for x in found for leaf in x.leaves})
     many = rows or {}
-    tables = {y: integers[y[1]].name for y in leaves if _is_sorted(y, integers)}
+    tables = {y: t.name for y in leaves if isinstance(t := integers.get(y[1]), Tensor) and t.drawn == "sorted"}
     read = Counter(tables.values())
-    group = {y: tables.get(y, y) for y in leaves}
+    along = {y: ("index", t.dim) for y in leaves if isinstance(t := integers.get(y[1]), Made)}
+    group = {y: tables.get(y) or along.get(y, y) for y in leaves}
     each = max(2, min(SAMPLES, int(MOST_SAMPLES ** (1 / max(len({*group.values()}), 1)) + 1e-9)))
     drawn = ((y, _samples(y, sizes, integers, many.get(y[1], 1), each, read[tables.get(y, "")] > 1)) for y in leaves)
     samples = {y: s for y, s in drawn if s is not None}
@@ -206,12 +247,6 @@ def visited(
     return Visited(float((work / size).mean()), float((work / size).max()), begins, ends)
 
 
-def _is_sorted(leaf: Leaf, integers: Mapping[str, Tensor]) -> bool:
-    """Whether a leaf is an integer of a sorted table: others of the same table are taken for its neighbours."""
-    t = integers.get(leaf[1])
-    return t is not None and t.drawn == "sorted"
-
-
 Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of the tiles that stand for all, the least and the most that a leaf is in each."""
 
@@ -225,7 +260,12 @@ def _extreme(x: Limit, at: Mapping[Leaf, Samples], tiles: Mapping[str, int]) -> 
 
 
 def _samples(
-    leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor], rows: int, samples: int, beside: bool = False
+    leaf: Leaf,
+    sizes: Mapping[str, int],
+    integers: Mapping[str, Tensor | Made],
+    rows: int,
+    samples: int,
+    beside: bool = False,
 ) -> Samples | None:
     """So many of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0
     and 1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours. beside: of which the next
@@ -238,6 +278,9 @@ def _samples(
         positions = np.linspace(0, max(sizes[name] - rows, 0), samples)
         return positions, positions
     t = integers.get(name)
+    if isinstance(t, Made):
+        made = t.at(sizes, samples)
+        return made, made
     most = below(t, sizes) if t is not None else None
     if t is None or most is None:
         return None
@@ -414,8 +457,8 @@ def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
             continue
         if kind == "size":
             return None
-        x = loads[name]
-        if x.buffer not in inputs:
+        x = loads.get(name)
+        if x is None or x.buffer not in inputs:
             return None
         t = inputs[x.buffer]
         terms[Lookup(x.buffer, x.access, below(t, graph.sizes) or MAX_INTEGER, t.padded)] = c
@@ -446,7 +489,7 @@ class _Reader:
         order, equal = OPS[e.op].order, OPS[e.op].equal
         if order is None and equal is not holds:
             return
-        left, right = (linear(a, self.eqns, self.steady) for a in e.args)
+        left, right = (linear(a, self.eqns, self.known) for a in e.args)
         if left is None or right is None:
             return
         if order is not None and order.turned:
@@ -457,7 +500,40 @@ class _Reader:
         else:
             zero_at_most = difference.plus(ONE) if order.strict else difference
             bounded = [zero_at_most if holds else ONE.plus(zero_at_most, -1)]  # not x <= 0: 1 - x <= 0
-        yield from (x for y in bounded if (x := self.limit(e, holds, y)) is not None)
+        opened = [x for y in bounded for x in self.opened(y)]
+        found = [x for y in opened if (x := self.limit(e, holds, y)) is not None]
+        if len(found) == len(opened) and len({x.steady for x in found}) == 1:  # all together are the mask
+            yield from found
+
+    def opened(self, zero_at_most: Linear) -> Iterator[Linear]:
+        """What is 0 at most where this is, all of it: without what the loop's position is in otherwise than in a sum,
+        as far as it can be told. |x| + y <= 0: x + y <= 0 and y - x <= 0; x // n + y <= 0: x + n·y <= n - 1."""
+        inner = next(((leaf, c) for leaf, c in zero_at_most.terms if leaf[0] == "made" and not self.steady(leaf)), None)
+        if inner is None:
+            yield zero_at_most
+            return
+        (leaf, c), e = inner, self.eqns[inner[0][1]]
+        rest = zero_at_most.plus(Linear(((leaf, c),), 0), -1)
+        args = [linear(a, self.eqns, self.known) for a in e.args]
+        x, y = (*args, None)[:2]
+        apart: list[Linear] = []
+        if x is not None and OPS[e.op].unsigned and c > 0:
+            apart = [rest.plus(x, c), rest.plus(x, -c)]
+        elif x is not None and y is not None and e.op == ("maximum" if c > 0 else "minimum"):
+            apart = [rest.plus(x, c), rest.plus(y, c)]
+        elif (
+            x is not None
+            and y is not None
+            and e.op == "floor_divide"
+            and not y.terms
+            and y.constant > 0
+            and abs(c) == 1
+        ):
+            apart = [x.scaled(c).plus(rest, y.constant).plus(ONE, 1 - y.constant if c > 0 else 0)]
+        if not apart:
+            yield zero_at_most  # `limit` makes nothing of it
+        for z in apart:
+            yield from self.opened(z)
 
     def limit(self, e: Eqn, holds: bool, zero_at_most: Linear) -> Limit | None:
         """The limit by which this is 0 at most, if it is one."""
@@ -465,7 +541,7 @@ class _Reader:
         if not factor:
             by_tile = zero_at_most.terms and all(map(self.by_tile, dict(zero_at_most.terms)))
             return Limit(e.out, self.dim, False, zero_at_most.scaled(-1), holds, steady=True) if by_tile else None
-        if abs(factor) != 1:
+        if abs(factor) != 1 or not all(map(self.steady, dict(zero_at_most.terms))):
             return None
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
         return Limit(e.out, self.dim, factor < 0, rest.scaled(-factor), holds)
@@ -474,7 +550,19 @@ class _Reader:
         """Whether it follows from the tile of the program instance: along an axis that is held whole, such as one of a
         window, masks mostly hold somewhere."""
         kind, name = leaf
-        return kind == "size" or {*((name,) if kind == "index" else self.dims[name])} <= self.grid
+        own = {*((name,) if kind == "index" else self.dims.get(name, ()))}
+        return kind == "size" or (kind != "made" and own <= self.grid)
+
+    def known(self, leaf: Leaf) -> bool:
+        """Whether it is steady, or may be opened."""
+        return self.steady(leaf) or (leaf[0] == "made" and self.positional(leaf[1]))
+
+    def positional(self, value: str) -> bool:
+        """Whether an integer is made of nothing but positions, sizes and numbers."""
+        e = self.eqns.get(value)
+        if e is None or e.type != "int" or (e.place is not None and not e.place.affine):
+            return False
+        return OPS[e.op].kind in ("leaf", "elementwise") and all(map(self.positional, e.values))
 
     def steady(self, leaf: Leaf) -> bool:
         """Whether it is the loop's position, or stays what it is while the loop goes on."""
@@ -483,6 +571,8 @@ class _Reader:
             return True
         if kind == "index":
             return name == self.dim or name not in self.loops
+        if kind == "made":
+            return not set(self.dims[name]) & self.loops and self.positional(name)
         return name in self.loaded and not set(self.dims[name]) & self.loops
 
 
@@ -504,7 +594,13 @@ def linear(a: Arg, eqns: Mapping[str, Eqn], allowed: Callable[[Leaf], bool]) -> 
         return Linear(tuple(leaves), offset) if all(allowed(leaf) for leaf, _ in leaves) else None
     if e.type != "int":
         return None
-    parts = [linear(x, eqns, allowed) for x in e.args]
+    return _sum_of(e, [linear(x, eqns, allowed) for x in e.args]) or (
+        Linear(((leaf, 1),), 0) if allowed(leaf := ("made", e.out)) else None
+    )
+
+
+def _sum_of(e: Eqn, parts: Sequence[Linear | None]) -> Linear | None:
+    """What an equation makes of linear expressions, as one; None where it is none."""
     if e.op in ("add", "sub") and parts[0] is not None and parts[1] is not None:
         return parts[0].plus(parts[1], 1 if e.op == "add" else -1)
     if e.op == "neg" and parts[0] is not None:

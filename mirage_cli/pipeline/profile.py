@@ -15,7 +15,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
-from mirage_cli.ir.reach import limits, visited
+from mirage_cli.ir.reach import limits, made_by, visited
 from mirage_cli.ir.schedule import (
     AtEnd,
     Before,
@@ -139,8 +139,10 @@ def _loops(k: Kernel) -> tuple[Loop, ...]:
 def _share(k: Kernel, loop: Loop, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> tuple[float, bool]:
     """The part of a loop that masks leave, and whether data end it as well as positions."""
     found = limits(k, loop)
-    by_data = any(kind == "value" for x in found for kind, _ in x.leaves)
-    return visited(found, sizes, integers).mean, by_data
+    leaves = {leaf for x in found for leaf in x.leaves}
+    by_data = any(kind == "value" for kind, _ in leaves)
+    made = {v: m for kind, v in leaves if kind == "made" and (m := made_by(k, v)) is not None}
+    return visited(found, sizes, {**integers, **made}).mean, by_data
 
 
 def _iterations(k: Kernel, loop: Loop, s: KernelSchedule, sizes: Mapping[str, int]) -> int:

@@ -30,6 +30,7 @@ class Rewrite:
 REWRITES = (
     Rewrite(selected, instead=True),
     Rewrite(beside_in_products, instead=True),
+    Rewrite(in_pieces, instead=True),
     Rewrite(by_rows),
     Rewrite(skewed, instead=True),
     Rewrite(separable, instead=True),
@@ -40,7 +41,6 @@ REWRITES = (
     Rewrite(by_entries),
     Rewrite(over_entries),
     Rewrite(by_parts),
-    Rewrite(in_pieces),
 )
 
 

@@ -18,6 +18,7 @@ from mirage_cli.ir.op import Growth, Known
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
+from mirage_cli.verify.structure import in_pieces
 
 ASSUMPTIONS = {
     "exponential": "powers of ω behave as independent where exponents differ",
@@ -182,7 +183,7 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
     walk.run(program.eqns, env)
     other = _Walk(graph.sizes)
     memory = {t.name: Degree(1, {}) for t in graph.inputs}
-    parted = {p.tensor.name for p in program.parts}
+    parted = {p.tensor.name for p in program.parts} | {t.name for t in graph.outputs if in_pieces(graph, t)}
     stored: dict[str, list[Degree]] = {}
     for k in graph.kernels:
         values = {x.out: _read_by(memory[x.buffer], graph.tensors()[x.buffer].dims, x.access) for x in k.loads}

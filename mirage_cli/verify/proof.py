@@ -10,7 +10,7 @@ both, but in the kernel that splits k, where it is one over the places of a chun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from functools import lru_cache, reduce
 from math import isinf
@@ -21,7 +21,8 @@ from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.op import Number
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Merged, Part, Program, Tensor
+from mirage_cli.ir.program import Eqn, Merged, Program, Tensor
+from mirage_cli.verify.structure import in_pieces
 
 
 def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) -> bool:
@@ -47,15 +48,22 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     placed = (e.place for e in graph.eqns if e.place)
     if any(i.axis is None and pairs.keys() & {*i.dims} for i in placed):
         return False
-    tensors, parted = graph.tensors(), {p.tensor.name for p in program.parts}
+    tensors, parts = graph.tensors(), {p.tensor.name for p in program.parts}
+    pieces = {t.name for t in graph.outputs if t.name not in parts and in_pieces(graph, t)}
+    parted = parts | pieces
     stores = (s for k in graph.kernels for s in k.stores if s.buffer not in parted)
     if any(not _is_whole(s, tensors[s.buffer].dims, graph.sizes) for s in stores):
         return False
     forms, want = program_forms(program, (*sorted(pairs.items()),), graph.merged)
     forms = forms.copy()
-    got = forms.of_graph(graph, program.parts)
+    got, stored = forms.of_graph(graph, parted)
     chunk_sizes = {("size", a) for a in (*pairs, *pairs.values())} & set(forms.algebra.atoms)  # chunks differ in size
-    return not chunk_sizes and all(want[t.name] is got[t.name] for t in program.outputs)
+    if chunk_sizes:
+        return False
+    own = (stored.get((x.name, a)) if x.name in parts else got.get(t.name) for t, x, a in program.places())
+    alike = all(want[t.name] is f or t.name in pieces for t, f in zip(program.outputs, own, strict=True))
+    made = ((f, forms.read_by(a, want[name], tensors[name].dims)) for (name, a), f in stored.items() if name in pieces)
+    return alike and all(f is wanted for f, wanted in made)
 
 
 @lru_cache(maxsize=8)
@@ -128,11 +136,12 @@ class Forms:
         self.equations(program.eqns, forms, None)
         return forms
 
-    def of_graph(self, graph: MuGraph, parts: Iterable[Part]) -> dict[str, Form | None]:
-        """The form of everything in memory, each with the axes that the program or the graph gives it; and of parts, by
-        their values. None where no store is one of the part's very access."""
+    def of_graph(
+        self, graph: MuGraph, parted: Collection[str]
+    ) -> tuple[dict[str, Form], dict[tuple[str, Access], Form]]:
+        """The form of everything in memory, each with the axes that the program or the graph gives it; and of what is
+        stored in these tensors, by tensor and access."""
         stored: dict[tuple[str, Access], Form] = {}
-        whole = {p.tensor.name for p in parts}
         self.algebra.axes |= set(self.both(graph.sizes))
         tensors = graph.tensors()
         memory = self.inputs(graph.inputs)
@@ -140,11 +149,11 @@ class Forms:
             values = {x.out: self.read_by(x.access, memory[x.buffer], tensors[x.buffer].dims) for x in k.loads}
             self.equations(k.body, values, k.split)
             for s in k.stores:
-                if s.buffer in whole:
+                if s.buffer in parted:
                     stored[s.buffer, s.access] = values[s.value]
                 else:
                     memory[s.buffer] = self.read_by(plain(tensors[s.buffer].dims), values[s.value], s.dims)
-        return memory | {p.value: stored.get((p.tensor.name, p.access)) for p in parts}
+        return memory, stored
 
     def read_by(self, access: Access, x: Form, dims: Iterable[str]) -> Form:
         """x, which has these axes, with an index in the place of each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables
+from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables, renames
 from mirage_cli.ir.footprint import is_injective
 from mirage_cli.ir.inplace import too_late
 from mirage_cli.ir.merge import between_parts
@@ -89,11 +89,12 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
 
 
 def _check_buffers(program: Program, graph: MuGraph) -> None:
-    """Every buffer is written once before it is read, and every output as often as it has parts."""
+    """Every buffer is written once before it is read, and every output as often as it has parts, or in pieces."""
     tensors = graph.tensors()
     given = {t.name for t in graph.inputs}
     writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
     parts = Counter(p.tensor.name for p in program.parts)
+    parts |= {t.name: writes[t.name] for t in graph.outputs if t.name not in parts and in_pieces(graph, t)}
     for name in (*(t.name for t in (*graph.outputs, *graph.buffers)), *program.changed):
         times = parts.get(name, 1)
         _require(writes[name] > 0, f"nothing writes {name}")
@@ -111,6 +112,23 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
             overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
             _require(not overwritten, f"{k.name} overwrites the input {s.buffer}")
         given |= {s.buffer for s in k.stores}
+
+
+def in_pieces(graph: MuGraph, t: Tensor) -> bool:
+    """Whether several stores write a tensor along one of its axes: each some positions in a row, one behind the other,
+    and together all."""
+    stores = [s for k in graph.kernels for s in k.stores if s.buffer == t.name]
+    sizes = graph.sizes
+    if len(stores) < 2 or not all({*s.dims} <= sizes.keys() for s in stores):
+        return False
+    cut = {d for s in stores for d, i in zip(t.dims, s.access, strict=True) if not renames(d, i, sizes)}
+    along = [s.access[t.dims.index(d)] for s in stores for d in cut]
+    if len(cut) != 1 or not all(i.affine and [c for _, c in i.terms] == [1] for i in along):
+        return False
+    ends = [0]
+    for first, last in sorted(i.bounds(sizes) for i in along):
+        ends += [last + 1] if first == ends[-1] else [-1]
+    return ends[-1] == sizes[cut.pop()]
 
 
 def _check_changed(graph: MuGraph) -> None:

@@ -21,6 +21,7 @@ from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.cost.work import models
 from mirage_cli.search.generator import search
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.normal import normalised
@@ -583,6 +584,24 @@ def test_functions_near_zero_and_far_from_it(op: str) -> None:
     (want,) = reference64(as_program(graph), [AROUND])
     allowed = 2e-6 * want.abs() + 2e-7 * AROUND.abs().clamp(max=10) + 1e-38
     assert ((y - want).abs() <= allowed).all(), list(zip(AROUND.tolist(), y.tolist(), want.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("types", "body", "nearly"),
+    [
+        ("X[k]; Y[k]; bfloat16", "Y[k] = tanh(X)", True),
+        ("X[k]; Y[k]; float16", "Z[k] = float32(X)\nY[k] = tanh(Z)", True),
+        ("X[k]; Y[k]; float32", "Y[k] = tanh(X)", False),
+        ("X[k]; Y:f32[k]; bfloat16", "Y[k] = tanh(X)", False),
+        ("X[k]; Y[k]; bfloat16", "Z[k] = tanh(X)\nY[k] = floor(Z)", False),
+    ],
+)
+def test_a_function_is_some_units_off_where_nothing_shows_them(types: str, body: str, nearly: bool) -> None:
+    graph = kernel(f"k=40; {types}", "k:grid", body)
+    (model,) = models(graph).values()
+    assert ("nearly_tanh(X" in kernels_source(graph, schedule(graph, "k=16")).replace("Z", "X")) is nearly
+    if "floor" not in body:  # what jumps is priced as the rest
+        assert model.nearly is nearly
 
 
 def test_extremes_keep_nan() -> None:

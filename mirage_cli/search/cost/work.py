@@ -18,7 +18,7 @@ from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
 from mirage_cli.ir.placement import Loop, Placement, Straight, early_loads, place
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, HALVES, Eqn, Tensor, cast_of
-from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.reach import Limit, Made, limits, made_by
 from mirage_cli.ir.scans import Scan, reduces, scanned
 from mirage_cli.ir.schedule import Schedule, bytes_taken
 from mirage_cli.ir.tables import TableEntry, with_entries
@@ -114,7 +114,8 @@ class Work:
     """What one segment does in each of its iterations; the block sizes come with the tiles.
 
     dots: products, and how many there are alike. limits: of the loop's position, where masks leave the rest of it
-    nothing to do. integers: the tensors of loaded values that limits depend on. operands: of products, loaded in front.
+    nothing to do. integers: what limits depend on, the tensors of
+    loaded values, and how others are made. operands: of products, loaded in front.
     sums: their axes, and those that they sum. lanes: of a loop, accumulators that may keep what they reduce. met: sums
     that meet what a product has made: their axes, operations for an element, and the product. reduced: what a loop sums
     of that, or takes the maximum of: the axes that are reduced, and the product.
@@ -126,7 +127,7 @@ class Work:
     dots: tuple[tuple[Product, int], ...]
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...]
-    integers: tuple[tuple[str, Tensor], ...]
+    integers: tuple[tuple[str, Tensor | Made], ...]
     operands: tuple[Operand, ...]
     sums: tuple[tuple[Axes, Axes], ...]
     lanes: tuple[Lanes, ...]
@@ -200,6 +201,13 @@ class Model:
         return frozenset(_added_to(self.placed, self.held))
 
     @cached_property
+    def nearly(self) -> bool:
+        """Whether nothing that it reads or makes shows the last bits of float32."""
+        stored = {s.buffer for s in self.kernel.stores}
+        outputs = all(t.dtype in HALVES for t in self.outputs if t.name in stored)
+        return outputs and all(t.dtype != "float32" for t in self.inputs if t.name in self.kernel.read)
+
+    @cached_property
     def at_once(self) -> Held:
         return held_at_once(self.placed, self.placement, self.bytes_of_buffers, self.exact, self.added)
 
@@ -211,7 +219,8 @@ class Model:
     @cached_property
     def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
         """Of each segment, as `_segment` has it."""
-        known = _Known.of(self.placed, self.bytes_of_buffers, self.exact, self.inputs, self.halves, self.inside)
+        of_inputs = self.exact, self.inputs, self.halves, self.inside
+        known = _Known.of(self.placed, self.bytes_of_buffers, *of_inputs, self.nearly)
         pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
         return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
 
@@ -401,7 +410,7 @@ class _Known:
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
     or cast. halves: as of `Model`. lines: where loads lie. early: loads that may
-    stand in front of a loop that they are behind. inside: as of `Model`.
+    stand in front of a loop that they are behind. inside, nearly: as of `Model`.
     """
 
     kernel: Kernel
@@ -416,6 +425,7 @@ class _Known:
     lines: Mapping[str, Lines | None]
     early: frozenset[str]
     inside: Mapping[str, float]
+    nearly: bool
 
     @staticmethod
     def of(
@@ -425,6 +435,7 @@ class _Known:
         inputs: Sequence[Tensor],
         halves: frozenset[str],
         inside: Mapping[str, float],
+        nearly: bool,
     ) -> _Known:
         tensors = {t.name: t for t in inputs}
         return _Known(
@@ -440,6 +451,7 @@ class _Known:
             {x.out: lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]) for x in kernel.loads},
             early_loads(kernel),
             inside,
+            nearly,
         )
 
     def paired(self, products: Iterable[Eqn]) -> set[str]:
@@ -537,13 +549,16 @@ def _segment(
     spaces = spaces_of_sums(k.kernel, segment)
     operands_of_bits = (from_bits(k.kernel, e, v, k.halves, k.words) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
-    elementwise = _elementwise([e for e in eqns if e.op != "dot"], rows, {*k.loads}, k.halves, spaces, by_bits)
+    others = [e for e in eqns if e.op != "dot"]
+    elementwise = _elementwise(others, rows, {*k.loads}, k.halves, spaces, by_bits, k.nearly)
     sharing = {frozenset(dims[v]): k.sharing(v) for v in paired}
     elementwise = (x._replace(sharing=sharing.get(frozenset(x.axes), 1)) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
     read = [k.loads[s.out] for s in segment.steps if s.out in k.loads]
     reach = limits(k.kernel, loop) if loop else ()
-    leaves = {name for x in reach for kind, name in x.leaves if kind == "value"}
+    leaves = {leaf for x in reach for leaf in x.leaves}
+    known = {v: k.tensors.get(k.loads[v].buffer) for kind, v in leaves if kind == "value"}
+    known |= {v: made_by(k.kernel, v) for kind, v in leaves if kind == "made"}
     named = {e.out: dot(e) for e in products}
     work = Work(
         loop=loop.dims if loop else (),
@@ -552,7 +567,7 @@ def _segment(
         dots=tuple(Counter(named.values()).items()),
         elementwise=(*elementwise, *(Elementwise(axes, operations, 0, (), ()) for axes, operations in blocks)),
         limits=reach,
-        integers=tuple((v, k.tensors[b]) for v in sorted(leaves) if (b := k.loads[v].buffer) in k.tensors),
+        integers=tuple((v, t) for v, t in sorted(known.items()) if t is not None),
         operands=operands,
         sums=tuple(sums) if spaces else (),
         lanes=lanes(k.kernel, loop) if loop else (),
@@ -655,16 +670,17 @@ def _elementwise(
     halves: Collection[str],
     spaces: Collection[tuple[str, ...]],
     by_bits: Mapping[str, FromBits],
+    nearly: bool,
 ) -> tuple[Elementwise, ...]:
     """halves: of the equations, those that are computed in 16 bits, two at once. spaces: `live.spaces_of_sums`.
-    by_bits: of those that make operands of bits, what they make."""
+    by_bits: of those that make operands of bits, what they make. nearly: as of `Model`."""
     operations: defaultdict[Elementwise, float] = defaultdict(float)
     conversions: Counter[Elementwise] = Counter()
     for e in eqns:
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
-        flops = flops_of(e.op, e.args) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
+        flops = flops_of(e.op, e.args, nearly) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         flops = LOOKED_UP if isinstance(e, TableEntry) else flops
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
