@@ -24,11 +24,11 @@ from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
-from mirage_cli.pipeline.compiled import NOTE, Compiled, Given, around, not_noted, noted, on_gpu, pickled
 from mirage_cli.pipeline.keys import gpu_of, sources
 from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.models.beside import Arguments, Beside, in_own_thread, region_beside
+from mirage_cli.pipeline.models.compiled import NOTE, Compiled, around, described, not_noted, noted, on_gpu, pickled
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
@@ -170,9 +170,8 @@ class Compiler:
         alone = only_kernels(model.graph, kernels)
         as_given = on_gpu(example_inputs) and not (kernels and self.is_faster())
         files = tuple(k.exported for k in kernels.values())
-        given = Given.of(example_inputs)
         text, as_kept = pickled(model)
-        made = Compiled(text, files, alone, self.options, given, as_given)
+        made = Compiled(text, files, alone, self.options, described(example_inputs), as_given)
         made.load(example_inputs, as_kept, functions_of(kernels))
         return made
 

@@ -16,11 +16,11 @@ from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
 from mirage_cli.pipeline import backend as backend_module
-from mirage_cli.pipeline import compiled as compiled_module
 from mirage_cli.pipeline.backend import Compiler, mirage
 from mirage_cli.pipeline.callers import Exported, Settings
-from mirage_cli.pipeline.compiled import FOUND, Compiled, Found, Given, noted, pickled
 from mirage_cli.pipeline.keys import gpu_of, key_of
+from mirage_cli.pipeline.models import compiled as compiled_module
+from mirage_cli.pipeline.models.compiled import FOUND, Compiled, Found, described, noted, pickled
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Database
 
@@ -149,7 +149,7 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
 
 def kept(model: nn.Module, *, as_given: bool = False, text: bool = True) -> Compiled:
     graph = torch.fx.symbolic_trace(model)
-    return Compiled(pickled(graph)[0] if text else None, (), False, {}, Given.of([X]), as_given)
+    return Compiled(pickled(graph)[0] if text else None, (), False, {}, described([X]), as_given)
 
 
 def found() -> Found:

@@ -61,35 +61,27 @@ def not_noted() -> Any:
     return config.patch(bundled_autograd_cache=False)
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a compiled graph was made for, by input: a tensor's shape, strides, type and device, or another value's
-    text."""
-
-    inputs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, inputs: Sequence[Any]) -> Given:
-        return cls(tuple(map(cls.text, inputs)))
-
-    @staticmethod
-    def text(x: Any) -> str:
-        if isinstance(x, torch.Tensor):
-            return f"{type(x).__name__} {tuple(x.shape)} {x.stride()} {x.dtype} {x.device}"
-        return str(x)
+def described(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """What a graph is compiled for, by input: a tensor's shape, strides, type and device, or another value's text."""
+    return tuple(
+        f"{type(x).__name__} {tuple(x.shape)} {x.stride()} {x.dtype} {x.device}"
+        if isinstance(x, torch.Tensor)
+        else str(x)
+        for x in inputs
+    )
 
 
 @dataclass(eq=False)
 class Compiled(OutputCode):
     """A graph that is not differentiated. text: the pickled graph; none, if it cannot be pickled. files: of its
-    kernels. alone: whether it calls these alone. options: of Inductor. as_given: as `Found` has it: nothing is
-    compiled."""
+    kernels. alone: whether it calls these alone. options: of Inductor. given: its inputs, as `described`. as_given: as
+    `Found` has it: nothing is compiled."""
 
     text: bytes | None
     files: tuple[Exported, ...]
     alone: bool
     options: Mapping[str, Any]
-    given: Given
+    given: tuple[str, ...]
     as_given: bool
     function: Callable[[list[Any]], Any] | None = None
 
@@ -113,7 +105,7 @@ class Compiled(OutputCode):
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:  # noqa: ARG002
         """Of what the cache had. Raises ValueError where AOTAutograd has made other inputs of a call's tensors."""
-        if (given := Given.of(example_inputs)) != self.given:
+        if (given := described(example_inputs)) != self.given:
             raise ValueError(f"the graph is for {self.given}, and not for {given}")
         assert self.text is not None, "else it was not kept"
         functions = {f.operator: f.function for f in self.files}
