@@ -14,9 +14,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import copy
 from fractions import Fraction
+from itertools import count
 from typing import Any, Self  # what an atom is made of, which differs by kind
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
@@ -474,7 +475,7 @@ class Algebra:
             top = self.rename(self.folded("max", x, axes), names)
             return self.fn("exp_sub", self.scale(moved, k), self.scale(top, k))  # its parts alone may overflow
         taken = {d for i in names.values() for d in i.dims}
-        apart = {b: self._fresh(b) for b in bound if b in taken}
+        apart = self._apart([b for b in bound if b in taken], taken | atom.dims | {*bound})
         inner = {a: i for a, i in names.items() if a not in bound} | {b: plain((a,))[0] for b, a in apart.items()}
 
         def renamed(x: Form) -> Form:
@@ -486,13 +487,17 @@ class Algebra:
         """The size of an axis, where it is known: the maximum of some positions is not that of all."""
         return None if axis is None else self.sizes.get(self.aliases.get(axis, axis))
 
-    def _fresh(self, axis: str) -> str:
-        root = self.aliases.get(axis, axis)
-        n = 1
-        while f"{root}_{n}" in self.axes or f"{root}_{n}" in self.aliases:
-            n += 1
-        self.aliases[f"{root}_{n}"] = root
-        return f"{root}_{n}"
+    def _apart(self, axes: Sequence[str], taken: Set[str]) -> dict[str, str]:
+        """Names in the place of bound axes that are none of those taken. What is bound in other atoms may have them
+        too: products with one operand then have one sum over it, which one loop computes."""
+        found: dict[str, str] = {}
+        for axis in axes:
+            root = self.aliases.get(axis, axis)
+            numbered = (f"{root}_{n}" for n in count(1))
+            name = next(x for x in numbered if x not in {*taken, *self.axes, *found.values()})
+            self.aliases[name] = root
+            found[axis] = name
+        return found
 
     def rebuild(self, x: Form, change: Callable[[Atom], Form]) -> Form:
         """x with every atom replaced by a form."""

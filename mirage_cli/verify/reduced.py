@@ -20,6 +20,7 @@ from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
+from mirage_cli.verify.lasts import is_last, read_at_last
 from mirage_cli.verify.rings import large_enough_around, without_rings
 
 ROOM = 1 << 17
@@ -146,10 +147,13 @@ class _Short:
         whole = graph.sizes | program.sizes
         read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
         by_parts = between_parts(graph.merged, whole)
+        lasts = read_at_last(program, graph, classes.find)
         read = [x for x in read if x not in by_parts]
         rings, read = without_rings(read, eqns, whole, classes.find)
         read += [*_ends_of_parts(program, graph, classes), *_last_parts(program, graph)]
+        read = [x for x in read if not (classes.find(x[0]) in lasts and is_last(*x, whole))]
         read_axes = {a for of, i in read for a in (of, *i.dims)} | {d for d in whole if classes.find(d) in rings}
+        read_axes |= {d for d in whole if classes.find(d) in lasts}
         read_axes |= {t.below for t in program.inputs if isinstance(t.below, str)}
 
         def limit(size: dict[str, int]) -> None:

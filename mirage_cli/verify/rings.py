@@ -19,6 +19,7 @@ from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.merge import parts_at
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.verify.lasts import with_lasts
 
 Indexed = TypeVar("Indexed", Program, MuGraph)
 
@@ -115,7 +116,8 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
 
 
 def reduced_to(x: Indexed, sizes: Mapping[str, int]) -> Indexed:
-    """A program or a μGraph at reduced sizes, with its rings, and what it reads between merged axes and their parts."""
+    """A program or a μGraph at reduced sizes, with its rings, what it reads between merged axes and their parts, and
+    last positions."""
     old, small = x.sizes, x.resized(sizes)
     in_parts = parts_at(x.merged, old, small.sizes)
-    return small.with_indices(lambda i: in_parts.get(i) or around(i, old, small.sizes))
+    return with_lasts(small.with_indices(lambda i: in_parts.get(i) or around(i, old, small.sizes)), old)

@@ -282,6 +282,16 @@ def test_names_made_up_against_capture_are_no_axes_of_the_program() -> None:
     assert forms["d"].dims == {"j", "j_1"}
 
 
+def test_sums_of_several_reads_have_one_bound_axis() -> None:
+    """Two gates of one product whose sum runs along the axis of the gates: one loop computes both."""
+    text = "r = dot(X, W; k) | a = rename(r; n=k) | c = rename(r; n=2*k) | O = mul(a, c)"
+    p = program("m=2 k=3 n=6", "X[m,k] W[n,k]", text)
+    algebra = Algebra()
+    (product,) = program_forms(algebra, p)["O"].terms
+    assert [atom.args[0] for atom, _ in product[0]] == [("k_1",), ("k_1",)]
+    assert algebra.aliases == {"k_1": "k"}
+
+
 def test_forms_do_not_depend_on_the_run() -> None:
     texts = [text for pair in EQUAL.values() for text in pair]
     first, second = Algebra(), Algebra()

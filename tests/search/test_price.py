@@ -404,3 +404,37 @@ def test_loops_that_data_end_are_tried_in_chunks_and_priced_as_they_were_measure
 def test_what_a_table_names_lies_anywhere(access: str, expected: tuple[str, ...]) -> None:
     """Also beside other elements of the table. What is added to it runs on from there."""
     assert side_by_side(Load("x", "X", parse_access(access)), None) == expected
+
+
+def test_operands_behind_a_loop_that_registers_do_not_hold_come_one_after_the_other() -> None:
+    """They are not loaded in front of it, as a few are. Of two products, the second is summed at once."""
+    text = """
+mugraph cell bfloat16
+dims m=64 n=64 k=256 j={j}
+input X bf16[m, k]
+input W bf16[n, k]
+input H bf16[m, j]
+input U bf16[n, j]
+output O bf16[m, n]
+
+kernel k0 generated m:grid n:grid k:loop j:tile
+  X = load X[m, k]
+  W = load W[n, k]
+  H = load H[m, j]
+  U = load U[n, j]
+  a[m, n] = dot(X, W; k)
+  b[m, n] = dot(H, U; j)
+  O[m, n] = add(a, b)
+  store O[m, n] = O
+"""
+
+    def latency_us(j: int) -> float:
+        graph = parse_mugraph(text.format(j=j))
+        s = Schedule({"k0": KernelSchedule((("m", 64), ("n", 16), ("k", 64)), ("m", "k", "j", "n"), 4, 3)})
+        return float(estimates(graph, s, h200)["k0"].busy["latency"][0])
+
+    h200 = find_target("h200")
+    costs = h200.costs
+    held, beyond = map(latency_us, (512, 1024))
+    words = (64 + 16) * 1024 * 2 / 4 / 128
+    assert beyond - held == pytest.approx(costs.latency_us * words / 64 - costs.fast_us)

@@ -11,7 +11,15 @@ from mirage_cli.ir import late
 from mirage_cli.ir.access import lookups_of
 from mirage_cli.ir.schedule import MIN_DOT, REGISTER_BYTES
 from mirage_cli.search.cost.batch import Array
-from mirage_cli.search.cost.occupancy import MOST_LOADED, Launch, Occupancy, Segment, one_load_bytes, warps_along
+from mirage_cli.search.cost.occupancy import (
+    MOST_LOADED,
+    MOST_REGISTERS,
+    Launch,
+    Occupancy,
+    Segment,
+    one_load_bytes,
+    warps_along,
+)
 from mirage_cli.search.cost.work import Work
 
 CHAINED = 128
@@ -32,18 +40,20 @@ def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     + `late_us` · trips where a load comes late. Of what stands in no loop: `latency_us` · rounds.
 
     rounds = max(1, registers that a thread's loads fill / MOST_LOADED) where products are made without the matrix
-    units, else 1.
+    units, half of that where they are made with them of more behind a loop than registers hold, else 1.
 
     step = `step_us` + `warp_step_us` · log2 warps + _chain_us + `across_step_us` · _meetings; fetching = depth - 1:
     iterations whose loads are under way.
     """
     c = x.target.costs
     if not s.work.loop:
-        each = c.fast_us if all(x.early for x in s.work.loads) else c.latency_us
+        early = all(x.early for x in s.work.loads)
+        each = c.fast_us if early else c.latency_us
         if s.work.dots:
             words = s.loaded / (REGISTER_BYTES * 32 * x.batch.warps)
-            rounds = np.where(s.multiplies, 1.0, np.maximum(1.0, words / MOST_LOADED))
-            each = each * x.term("rounds", rounds, 1.0)
+            late = s.multiplies & early & (words > MOST_REGISTERS)
+            rounds = np.where(late, words / (2 * MOST_LOADED), np.where(s.multiplies, 1.0, words / MOST_LOADED))
+            each = np.where(late, c.latency_us, each) * x.term("rounds", np.maximum(1.0, rounds), 1.0)
         yield each
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
