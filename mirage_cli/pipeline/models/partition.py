@@ -19,7 +19,7 @@ from mirage_cli.spec.aten.memory import strides_of
 from mirage_cli.spec.aten.row import APART, SYMBOLIC, overloadless
 from mirage_cli.spec.aten.trace import row_of, supported
 
-MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 20, 60
+FEW_PRODUCTS, MOST_PRODUCTS, MOST_NODES, MOST_ALONE = 3, 6, 20, 60
 """Of one region, with products and without: more than that, and the search takes minutes."""
 UNCUT_BYTES = 1 << 60
 """The cost of a cut where a mask, whole numbers, several tensors of one node, or a rematerialisable value are live."""
@@ -28,6 +28,9 @@ LAUNCH_BYTES = 8 << 20
 SEARCH_BYTES = 4 * LAUNCH_BYTES
 """The cost of a region that is not one of several equal ones. It has the first and the last of equal layers cut as the
 layers between them."""
+PRODUCT_BYTES = 8 * LAUNCH_BYTES
+"""The cost of each product of a region behind a few, for which the search takes seconds longer: less than that of the
+scores that the derivative of attention would store."""
 
 Part = list[Any]
 """Nodes in the order of their graph."""
@@ -108,8 +111,9 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
     """The nodes of a level cut where the least has to be stored, into parts that are no larger than a search takes.
     remat: as of `rematerialisable`; these stay with their user, and do not count.
 
-    best[i] = min over j of best[j] + live_bytes[j] + (launches of nodes j to i) + (the search, where it is a new one):
-    the cost of the first i nodes. Of equal cuts the last is taken: a cheap operator stays with the node it reads.
+    best[i] = min over j of best[j] + live_bytes[j] + (launches of nodes j to i) + (the search, where it is a new one) +
+    (products of nodes j to i behind a few): the cost of the first i nodes. Of equal cuts the last is taken: a cheap
+    operator stays with the node it reads.
     """
     rows = [row_of(n) for n in nodes]
     work = [not row.moves and floating(n) and n not in remat for row, n in zip(rows, nodes, strict=True)]
@@ -127,7 +131,8 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
                 break
             cost = (after * LAUNCH_BYTES if products else 0) + (live[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES
-            options.append((best[j][0] + cost + fresh, j))
+            more = PRODUCT_BYTES * max(0, products - FEW_PRODUCTS)
+            options.append((best[j][0] + cost + fresh + more, j))
         best.append(min(options, key=lambda x: (x[0], -x[1])))
     ends = [len(nodes)]
     while ends[-1]:
