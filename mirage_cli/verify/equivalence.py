@@ -318,11 +318,12 @@ class Series:
             outcome = self.compare(run, doubtful=False)
             if isinstance(outcome, Verdict):
                 return outcome, brought
+            alone = run.semantics.field.guesses_alone
             for compared, expected, guesses in zip(outcome, selected.values(), run.guesses, strict=True):
                 for name in expected:
                     self.coverage[name].informative += 1
                 for name in compared & expected:
-                    self.coverage[name].record_bits(guesses, self.drawn_bits[name])
+                    self.coverage[name].record_bits(min(guesses, 1) if alone else guesses, self.drawn_bits[name])
             changed = before != [x.progress() for x in self.coverage.values()]
             brought |= changed
             if not any(x.unfinished() for x in self.coverage.values()):
@@ -406,6 +407,7 @@ class Series:
 
     def compare(self, run: Draws, *, doubtful: bool) -> Verdict | list[set[str]]:
         """A refusal; or the outputs of which some element was compared, in each draw."""
+        run.semantics.field.guesses_alone = False
         try:
             found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program, self.end)
         except ScheduleFailure as failure:

@@ -161,7 +161,9 @@ class Field:
         it looks up. All are set by whoever runs a kernel.
     draws: the numbers of the draws along their axis, of which each has random functions of its own; or of the only one.
     fewest_guesses: random bits behind the comparison that had the fewest; in each draw, where there is an axis of
-        draws. counts_guesses: whether they are counted.
+        draws. counts_guesses: whether they are counted, as those of the program are.
+    of_positions: the random bits behind the program's comparisons of positions, which all draws of a block share.
+        guesses_alone: whether the μGraph has made others.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
@@ -177,6 +179,8 @@ class Field:
         self._shifts = {largest: self._drawn(rng) for largest in (True, False)}
         self._lifts = {largest: self._drawn(np.random.default_rng([seed, largest])) for largest in (True, False)}
         self.fewest_guesses: int | Array = NO_GUESSES
+        self.of_positions: set[int] = set()
+        self.guesses_alone = False
         self.counts_guesses = True
         self._exp_tables: Array | None = None
         self._names: dict[str, int] = {}
@@ -594,11 +598,15 @@ class Field:
 
     def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
         """Counts the different guesses of a comparison, but for elements that are known. Not all are."""
-        if not self.counts_guesses:
+        if DRAW in dims and not self.counts_guesses:
             return
         guesses, unknown = np.broadcast_arrays(guesses, ~known)
         if DRAW not in dims:
-            self.fewest_guesses = np.minimum(self.fewest_guesses, np.unique(guesses[unknown]).size)
+            found = {*guesses[unknown].tolist()}
+            self.guesses_alone |= not self.counts_guesses and not found <= self.of_positions
+            if self.counts_guesses:
+                self.of_positions |= found
+                self.fewest_guesses = np.minimum(self.fewest_guesses, len(found))
             return
         each = zip(*(np.moveaxis(x, dims.index(DRAW), 0) for x in (guesses, unknown)), strict=True)
         found = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in each]

@@ -170,8 +170,7 @@ class _Short:
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)
-        stay = _first_pieces(program, graph, whole) | _up_to_masks(program, graph) | digits(program, graph)
-        pieces = {classes.find(d): whole[d] for d in stay}
+        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole) | digits(program, graph)}
         size |= (pieces := pieces | in_full)
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
@@ -216,6 +215,7 @@ class _Short:
             for x in self.numbers:
                 if _comes_to(x.place, int(x.end), sizes):
                     sizes |= self.longer(sizes, dict(self.coming_to(x.place, x.at(sizes), sizes)))
+                    sizes |= self.longer(sizes, dict(self.read_at(x, read, sizes)))
             for d, i in read:
                 if not i.lookups and {*i.dims} <= sizes.keys():
                     first, last = i.bounds(sizes)
@@ -228,6 +228,15 @@ class _Short:
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
         return sizes
+
+    def read_at(self, x: Turn, read: Iterable[Read], sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """How long axes have to be for what is read where a comparison of a plain axis turns: a test in which it lies
+        outside sees 0 on either side."""
+        for d, i in read:
+            if x.place.axis in i.dims and i.affine and {*i.dims} <= sizes.keys():
+                last = i.within({str(x.place.axis): index({}, x.at(sizes))}).bounds(sizes)[1]
+                if 0 <= last < self.whole[d]:
+                    yield self.classes.find(d), last + 1
 
     def coming_to(self, i: Index, number: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         """How long axes have to be for an index to come to a number."""
@@ -419,16 +428,6 @@ def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) ->
         for a in i.dims
         if a in whole and stops(d, a, i.offset + whole[a])  # chunks have no size
     }
-
-
-def _up_to_masks(program: Program, graph: MuGraph) -> set[str]:
-    """Axes that stay whole: the program reads them by positions of another axis, up to where a mask chooses another
-    value, and the μGraph also by their own. max(where(index(t) < 512, X[t], Y[t - 512])) counts what lies between a
-    shorter X and position 512, and maximum(max(X), max(Y)) does not."""
-    ends = {*compared(program.eqns)}
-    own = {d for d, i in graph.accesses() if i.axis == d}
-    read = [(d, i) for d, i in program.accesses() if d in own and _is_stretch(i)]
-    return {d for d, i in read for t in i.dims if t != d and (t, program.sizes[d] - i.offset) in ends}
 
 
 def _within_sums(program: Program, graph: MuGraph) -> Iterator[tuple[str, str]]:

@@ -187,10 +187,48 @@ outputs: {{O: {}}}
 @pytest.mark.parametrize(
     ("reduced", "axes"), [("max(C, t)", "[b]"), ("logsumexp(C, t)", "[b]"), ("softmax(C, t)", "[b, t]")]
 )
-def test_a_part_that_ends_where_a_mask_does_is_whole(reduced: str, axes: str) -> None:
+def test_a_part_that_ends_where_a_mask_does_is_there(reduced: str, axes: str) -> None:
     """A shorter X would be 0 up to position 24: no number that a sum counts, and one that a maximum does."""
     _, plans = found(JOINED.format(reduced, axes))
     assert any(d == i.axis == "j" for p in plans for d, i in p.graph.accesses()), "none has parts"
+
+
+ENDED = """
+name: ended
+dims: {b: 3, j: 16, t: 20}
+dtype: float32
+inputs: {X: [b, j]}
+program: |
+  O = where(index(t) < 16, X[b, t], 0)
+outputs: {O: [b, t]}
+"""
+
+
+def test_a_mask_that_ends_before_what_it_chooses_is_refused() -> None:
+    """Where the last of X lies outside in tests, it is 0, as what the mask chooses instead."""
+    program, plans = found(ENDED)
+    assert all(refused(program, p, "lt(t0, 16)", "lt(t0, 15)") for p in plans)
+
+
+BEHIND = """
+name: behind
+dims: {b: 2, a: 2, c: 1, t: 3}
+dtype: float32
+inputs: {X: [b, a], Y: [b, c]}
+program: |
+  C = where(index(t) < 2, X[b, t], Y[b, t - 2])
+  O = C[b, t + 2]
+outputs: {O: [b, t]}
+"""
+
+
+def test_a_comparison_that_the_program_does_not_make_is_drawn_until_it_would_be_seen() -> None:
+    """Below 2 are all positions t - 2, none of which comes to 2: tests take the comparison for random, of all draws of
+    a block at once, and one element alone depends on it."""
+    program, plans = found(BEHIND)
+    fused = parse_mugraph(canonical_text(plans[0].graph).replace("index(t + 2)", "index(t - 2)"))
+    assert fused != plans[0].graph and len(fused.kernels) == 1
+    assert not any(check_equivalence(program, fused, seed).ok for seed in range(12))
 
 
 def test_a_sum_over_two_values_joined_in_both_operands() -> None:
