@@ -211,6 +211,61 @@ def test_what_reads_any_argument_that_an_operator_changes_stands_before_or_behin
     assert found.regions
 
 
+def counted_on(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    n.add_(1)
+    return x * (torch.arange(5) < n), n * 2 + 1
+
+
+def before_and_behind(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    before = n + 1
+    n.copy_(n * 2)
+    return before, x * before
+
+
+def behind_another(x: Tensor, n: Tensor) -> Tensor:
+    count = n + 1
+    n.add_(5)
+    x.copy_(torch.where(torch.arange(5) < count, 1.0, 2.0).expand(4, 5))
+    return count
+
+
+def row_of_a_place(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    place = n + 0
+    n.add_(1)
+    x.index_copy_(0, place, torch.ones(1, 5))
+    return (x * (torch.arange(4) < n)[:, None]).sum(-1), n * 2
+
+
+def returned(x: Tensor, n: Tensor) -> Tensor:
+    x[n] = 2.0 * torch.ones(1, 5)
+    return x
+
+
+@pytest.mark.parametrize("function", [counted_on, before_and_behind, behind_another, row_of_a_place, returned])
+def test_what_is_worked_out_of_numbers_that_change_is_of_those_in_front(function: Any) -> None:
+    """Counts are computed once more where they are read: not behind the change of what they are made of."""
+    given = torch.randn(4, 5), torch.tensor([2])
+    torch._dynamo.reset()
+    with torch.no_grad():
+        models = cut(exported(as_module(function), given)).model, torch.compile(function, backend="mirage")
+        expected = [*map(torch.clone, given)]
+        results = function(*expected)
+        for model in models:
+            found = [*map(torch.clone, given)]
+            torch.testing.assert_close(model(*found), results)
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_single_number_is_written_by_pytorch() -> None:
+    def function(x: Tensor, i: Tensor) -> Tensor:
+        x.index_copy_(0, i, torch.full((), 3.0))
+        return x + 1
+
+    given = torch.tensor(1.0), torch.tensor(0)
+    found = cut(exported(as_module(function), given))
+    assert found.model(*given) == 4 and given[0] == 3
+
+
 class ReadBefore(nn.Module):
     def __init__(self) -> None:
         super().__init__()

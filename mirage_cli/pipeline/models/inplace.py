@@ -71,7 +71,7 @@ def put_in_place(graph: torch.fx.Graph) -> None:
     for last in [n for n in calls(graph) if is_last(n)]:
         x, made = last.args[:2]
         update = update_of(made)
-        if update is None or made.args[0] is not x or any(u.op == "output" for u in made.users):
+        if update is None or made.args[0] is not x or any(u.op == "output" for u in (*made.users, *last.users)):
             continue
         if readers(x) != {made, last, *update.read[-1:]}:
             continue
@@ -90,7 +90,7 @@ def update_of(made: Any) -> Update | None:
     match overloadless(made.target), made.args:
         case "aten.index_put", (_, indices, value, *accumulate) if not any(accumulate):
             return Update((*indices,), value)
-        case "aten.index_copy", (_, dim, index, value) if index.meta["val"].dim() == 1:
+        case "aten.index_copy", (_, dim, index, value) if index.meta["val"].dim() == 1 <= value.meta["val"].dim():
             return Update((*[None] * (dim % value.meta["val"].dim()), index), value)
         case "aten.slice_scatter", (x, value, *where):
             dim, start, end, step = (*where, *(0, None, None, 1)[len(where) :])

@@ -95,8 +95,9 @@ def _step(node: Any) -> tuple[Any, ...] | None:
 
 def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
     """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
-    stands right in front of its first user."""
+    stands right in front of its first user, or of what changes in place what it is made of."""
     remat = rematerialisable(graph, refused)
+    changes = first_changes(graph, remat)
     reader: dict[Any, Any] = {}
     for n in reversed(calls(graph)):
         if n not in remat:
@@ -105,12 +106,25 @@ def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
         for user in n.users:
             users.setdefault(reader.get(user, user), []).append(user)
         for i, (last, some) in enumerate(users.items()):
-            with graph.inserting_before(min(some)):
+            first = min([*some, *changes.get(n, ())])
+            with graph.inserting_before(first):
                 own = graph.node_copy(n) if i else n
-            min(some).prepend(own)
+            first.prepend(own)
             reader[own] = last
             for user in some:
                 user.replace_input_with(n, own)
+
+
+def first_changes(graph: torch.fx.Graph, remat: Container[Any]) -> dict[Any, list[Any]]:
+    """For each of these nodes the first one behind it, if there is one, that changes in place what the node reads, or
+    what others of them read of which it is made."""
+    changes = [(c, {*map(memory_of, changed(c))}) for c in calls(graph) if changed(c)]
+    reads: dict[Any, set[object]] = {}
+    for n in graph.nodes if changes else ():
+        if n in remat:
+            own = n.all_input_nodes
+            reads[n] = {*map(memory_of, own)}.union(*(reads[x] for x in own if x in reads))
+    return {n: [c for c, some in changes if n < c and not some.isdisjoint(own)][:1] for n, own in reads.items()}
 
 
 def without_dead_code(graph: torch.fx.Graph) -> None:
