@@ -197,13 +197,15 @@ def with_scans(kernel: Kernel, some: Collection[Scan]) -> Kernel:
     return replace(kernel, body=tuple(live_eqns(body, (s.value for s in kernel.stores)))) if scans else kernel
 
 
-@lru_cache(maxsize=64)
-def by_scans(program: Program) -> Program:
-    """The program with scans in the place of its reductions up to each position, as floating-point numbers are
-    evaluated: of 65,536 positions, no 4,294,967,296 elements are held."""
+@lru_cache(maxsize=256)
+def by_scans(program: Program, sums_alone: bool = False) -> Program:
+    """The program with scans in the place of its reductions up to each position, as it is evaluated: of 65,536
+    positions, no 4,294,967,296 elements are held. sums_alone: of no other reductions, as in finite fields."""
     eqns = {e.out: e for e in program.eqns if e.op in OPS}
     dims = {name: x.dims for name, x in program.values().items()}
-    scans = (s for e in eqns.values() if (s := scan_of(e, eqns, dims)) is not None and not s.relative)
+    scans = [s for e in eqns.values() if (s := scan_of(e, eqns, dims)) is not None and not s.relative]
+    if sums_alone:
+        scans = [s for s in scans if s.op == "sum" and not s.along]
     found = {s.out: s for s in scans if all(program.sizes[a] == program.sizes[s.to] for a in s.over)}
     if not found:
         return program

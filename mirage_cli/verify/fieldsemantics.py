@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 from math import inf
 from typing import Any  # arrays of any element type, and numbers of `OPS`
 
@@ -12,6 +14,7 @@ import numpy as np
 from mirage_cli.ir.access import Tables
 from mirage_cli.ir.op import Number, Type
 from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.scans import Scan
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.places import (
     NAMED,
@@ -23,7 +26,18 @@ from mirage_cli.verify.places import (
     window_places,
     within,
 )
-from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Residues, aligned, as_field, both_valid, same
+from mirage_cli.verify.residues import (
+    ALL,
+    FINITE,
+    LEVELS,
+    UNDEFINED,
+    Residues,
+    aligned,
+    as_field,
+    both_valid,
+    columns,
+    same,
+)
 from mirage_cli.verify.semantics import Array, At, Window
 
 
@@ -51,6 +65,21 @@ class FieldSemantics:
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)
+
+    def running(self, e: Scan, x: Residues) -> Residues:
+        """The sums up to each position."""
+        (axis,) = e.axes
+        if x.kind != "field" or x.flags is not None or x.valid != ALL:
+            places = np.arange(x.shape[x.dims.index(axis)])
+            order = np.greater_equal if e.back else np.less_equal
+            upto = Residues((axis, e.to), "bool", order.outer(places, places))
+            return self.apply(e.op, (self.apply("where", (upto, x, Fraction(0))),), e.axes)
+        at = x.dims.index(axis) - len(x.dims)
+        turn = partial(np.flip, axis=at) if e.back else np.asarray
+        data = turn(np.cumsum(turn(x.data), axis=at))
+        taint = None if x.taint is None else turn(np.logical_or.accumulate(turn(x.whole_taint), axis=at))
+        dims = tuple(e.to if d == axis else d for d in x.dims)
+        return Residues(dims, "field", np.remainder(data, columns(data)), x.valid, taint=taint)
 
     def _value(self, a: Any) -> Residues:
         return a if isinstance(a, Residues) else self.field.const(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any  # arrays of any element type, and numbers of `OPS`
 
 import numpy as np
@@ -12,6 +13,7 @@ from mirage_cli.ir.access import Tables
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.op import Number, Type
 from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.scans import Scan
 from mirage_cli.verify.field import placed
 from mirage_cli.verify.places import NAMED, check_overlap, check_places, named, places_of, renamed, taken, window_places
 from mirage_cli.verify.residues import aligned
@@ -44,6 +46,13 @@ class FloatSemantics:
             at = tuple(dims.index(a) for a in axes)
             kept = tuple(d for d in dims if d not in axes)
             return Named(kept, np.asarray(row.ref(*arrays, axis=at)))
+
+    def running(self, e: Scan, x: Named) -> Named:
+        """The sums up to each position."""
+        at = x.dims.index(e.axes[0])
+        turn = partial(np.flip, axis=at) if e.back else np.asarray
+        with np.errstate(all="ignore"):
+            return Named(tuple(e.to if d in e.axes else d for d in x.dims), turn(np.cumsum(turn(x.data), axis=at)))
 
     def join(self, op: str, accumulator: Named, tile: Named) -> Named:
         return self.apply(OPS[op].joins, (accumulator, tile))

@@ -29,6 +29,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, Straight, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
+from mirage_cli.ir.scans import Scan, by_scans
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.places import element, in_front, named, places_of, positions, where_worked
 from mirage_cli.verify.remembered import Contents, Remembered
@@ -58,8 +59,8 @@ def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantic
     """The outputs of a lowered program, by name. The semantics' sizes are the sizes."""
     semantics.window, semantics.tables = {}, {}
     env = dict(inputs)
-    for e in program.eqns:
-        env[e.out] = applied(e, env, semantics)
+    for e in by_scans(program, sums_alone=True).eqns:
+        env[e.out] = semantics.running(e, env[e.values[0]]) if isinstance(e, Scan) else applied(e, env, semantics)
     nowhere = {p.value: _nowhere(p, env, semantics) for p in program.parts if may_name_nothing(p.access)}
     return {t.name: env[t.name] for t in program.outputs} | nowhere
 

@@ -17,6 +17,7 @@ from mirage_cli.ir.merge import between_parts, read_in_parts
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, distinct_positions, mixed
+from mirage_cli.ir.scans import by_scans
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
@@ -360,7 +361,10 @@ def _comes_to(i: Index, number: int, sizes: Mapping[str, int]) -> bool:
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:
     """Of the largest tensor at these sizes, or of the largest array that an operator makes of some."""
-    return max(largest_array(program, sizes), *(prod(sizes[d] for d in t.dims) for t in program.inputs))
+    return max(
+        largest_array(by_scans(program, sums_alone=True), sizes),
+        *(prod(sizes[d] for d in t.dims) for t in program.inputs),
+    )
 
 
 def largest_array(program: Program, sizes: Mapping[str, int]) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Tables
 from mirage_cli.ir.op import Number, Type
+from mirage_cli.ir.scans import Scan
 
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]
@@ -68,6 +69,10 @@ class Semantics(Protocol):
     tables: Tables
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Any: ...
+
+    def running(self, e: Scan, x: Any) -> Any:
+        """The sums of a value up to each position of an axis."""
+        ...
 
     def join(self, op: str, accumulator: Any, tile: Any) -> Any:
         """The accumulator of the reduction `op` after one more tile's result."""

@@ -82,6 +82,23 @@ def test_other_views_stay_with_what_reads_them(function: Callable[[Tensor], Tens
     assert str(model.graph) == before
 
 
+def steps_of_steps(x: Tensor, y: Tensor) -> Tensor:
+    found = y
+    for i in range(COUNT):
+        for j in range(COUNT):
+            found = torch.tanh(found + x[i][j] * x[j][i])
+    return found
+
+
+def test_steps_may_have_steps() -> None:
+    inputs = torch.randn(COUNT, COUNT, 32), torch.randn(32)
+    model = exported(as_module(steps_of_steps), inputs)
+    assert steps_apart(model.graph)
+    model.graph.lint()
+    model.recompile()
+    assert torch.equal(model(*inputs), steps_of_steps(*inputs))
+
+
 class Changing(nn.Module):
     """Reads all rows of a tensor step by step, before and behind changes of one."""
 

@@ -30,11 +30,15 @@ from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.verify import float64
+from mirage_cli.verify import draws, float64, interpret
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.float64 import reference64
+from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.numeric import draw_inputs
 from mirage_cli.verify.reduced import small_instance
+from mirage_cli.verify.residues import aligned
+from tests.programs import program as written_program
 from tests.searched import BEST
 
 SPEC = """
@@ -76,7 +80,7 @@ def test_positions_before_each_are_those_up_to_it_of_what_is_shifted() -> None:
 
 
 def test_a_sum_along_a_long_axis_is_of_a_block_and_of_the_blocks_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "LENGTHS", range(16, 7, -1))
+    monkeypatch.setattr(running, "BLOCK", 16)
     found = taken(written(UP_TO), 60)
     assert found is not None
     assert [str(e) for e in found.eqns] == [
@@ -105,6 +109,20 @@ def test_a_sum_along_a_long_axis_is_of_a_block_and_of_the_blocks_before(monkeypa
 
 def test_blocks_have_one_length_where_they_can() -> None:
     assert [block_of(n) for n in (8193, 10_000, 1 << 20, 16381)] == [256, 250, 256, 256]
+
+
+def test_blocks_are_longer_where_there_would_be_many() -> None:
+    """Each adds up the sums of all before it."""
+    assert [block_of(n) for n in (1 << 21, (1 << 21) + 1, 6_553_600, 52_428_800)] == [512, 1024, 2048, 2048]
+    text = (
+        written(UP_TO, 3 << 20).replace("m: 3, ", "").replace("[m, ", "[").replace("M: {dims: [j], dtype: bool}, ", "")
+    )
+    program = parse_spec(
+        text.replace(", N: {dims: [t], dtype: int32, below: 3}, Y: [h, j]", "").replace("h: 8", "h: 1")
+    ).at()
+    found = search_program(program, find_target("h200"), Options(bounds=BEST, tune=False))
+    assert not found.rejected
+    assert "block*1024 + within" in print_mugraph(found.plans[0].graph)
 
 
 RIGHT = [
@@ -231,7 +249,7 @@ outputs: {O: [n, t, v]}
 def test_kernels_by_blocks_are_right(
     program: str, size: int, output: str, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "LENGTHS", range(8, 6, -1))
+    monkeypatch.setattr(running, "BLOCK", 8)
     judged(written(program, size, output), interpreter, 60)
 
 
@@ -251,6 +269,44 @@ def test_numbers_are_evaluated_by_scans_as_they_are_written(
     monkeypatch.setattr(float64, "by_scans", lambda program: program)
     assert torch.allclose(found, reference64(written_so, inputs)[0], rtol=1e-12, atol=1e-12)
     assert torch.allclose(eager["reference"](*inputs).double(), found, rtol=1e-4, atol=1e-4)
+
+
+SUMS = {
+    "of numbers": ("a = mul(X, X)", "le"),
+    "of roots, some of which there are not": ("a = sqrt(X)", "le"),
+    "of integers": ("a = mul(N, 3)", "le"),
+    "of infinities": ("c = lt(X, 0) | a = where(c, X, inf)", "le"),
+    "from the other side": ("a = sqrt(X)", "ge"),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_up_to_each_position_are_in_fields_what_their_masks_make(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, order = SUMS[name]
+    p = written_program(
+        "m=3 t=5 j=5",
+        "X[m,j] N:int32[m,j]",
+        f"{made} | i = index(j) | k = index(t) | u = {order}(i, k) | w = where(u, a, 0) | O = sum(w; j)",
+    )
+    block = range(2, 66)
+    semantics = [FieldSemantics(7, p.sizes), FieldSemantics(7, p.sizes)]
+    inputs = draws._inputs(p, 7, block)
+    asked: list[str] = []
+    own = FieldSemantics.running
+    monkeypatch.setattr(FieldSemantics, "running", lambda self, e, x: asked.append(e.out) or own(self, e, x))
+    found = run_program(p, inputs, semantics[0])["O"]
+    assert asked == ["O"]
+    monkeypatch.setattr(interpret, "by_scans", lambda program, sums_alone: program)
+    masked = run_program(p, inputs, semantics[1])["O"]
+    data = aligned(found.data, found.dims, masked.dims, int(found.kind == "field"))
+    assert found.kind == masked.kind and found.valid == masked.valid
+    assert (data == masked.data)[~masked.whole_taint if masked.kind == "field" else ...].all()
+    assert (aligned(found.whole_taint, found.dims, masked.dims, 1) == masked.whole_taint).all()
+    assert (found.flags is None) == (masked.flags is None)
+    if masked.flags is not None and found.flags is not None:
+        assert (aligned(found.flags, found.dims, masked.dims) == masked.flags).all()
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,11 @@ LONG = 8192
 """Positions of the longest axis that is not taken in blocks."""
 LEAST = 1024
 """Positions of the longest axis that is never taken in blocks: a program instance soon has them all."""
-LENGTHS = range(256, 127, -1)
-"""Positions of a block: the first of these of which an axis is a multiple, or else the first. A program instance may
-have several blocks; tests of a μGraph have some whole ones (`verify.reduced`)."""
+BLOCK, LONGEST_BLOCK, BLOCKS = 256, 2048, 4096
+"""Positions of a block, or down to half as many: the most of which an axis is a multiple. They are longer where there
+would be more than `BLOCKS`, as each block adds up the sums of those before. Measured on an H200, 6,553,600 positions:
+195 µs in blocks of 256, 31 of 1024, 25 of 2048 and of 4096. A program instance may have several blocks; tests of a
+μGraph have some whole ones (`verify.reduced`)."""
 DECAYING = (16, 32)
 """The same of a recurrence, whose tests hold all triples of positions: the first of these of which there are at most
 `MANY`, or else the last."""
@@ -78,7 +80,10 @@ def _stored_by_blocks(program: Program, stored: Mapping[str, Part]) -> Program:
 
 def block_of(size: int) -> int:
     """Positions of a block of an axis."""
-    return next((n for n in LENGTHS if size % n == 0), LENGTHS[0])
+    most = BLOCK
+    while most < LONGEST_BLOCK and size > BLOCKS * most:
+        most *= 2
+    return next((n for n in range(most, most // 2 - 1, -1) if size % n == 0), most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,14 @@ def steps_apart(graph: torch.fx.Graph) -> set[Any]:
     for n in calls(graph):
         if (step := _step(n)) is not None:
             views.setdefault(step[:-1], {}).setdefault(step[-1], []).append(n)
+    first = next(iter(calls(graph)), graph.output_node())
     found: set[Any] = set()
-    for (whole, *_), steps in views.items():
+    for steps in views.values():
         if len(steps) <= STEPS:
             continue
         for same in steps.values():
-            behind = calls(graph)[0] if whole.op in GIVEN else whole.next
-            behind.prepend(same[0])
+            whole = same[0].args[0]  # which may be a view of a step itself, one of several equal ones
+            (first if whole.op in GIVEN else whole.next).prepend(same[0])
             for n in same[1:]:
                 n.replace_all_uses_with(same[0])
                 graph.erase_node(n)
