@@ -20,7 +20,6 @@ from mirage_cli.codegen import addresses, axisnames
 from mirage_cli.codegen.addresses import Place
 from mirage_cli.codegen.nodes import Axes, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
-from mirage_cli.ir.coarse import coarse
 from mirage_cli.ir.exponents import merges_alone, postponed
 from mirage_cli.ir.largest import largest
 from mirage_cli.ir.late import COPY_BYTES
@@ -174,12 +173,6 @@ class ScheduledKernel:
             if e.out in found or _jumps(e):
                 found |= {e.out, *e.values}
         return frozenset(found)
-
-    @cached_property
-    def coarse(self) -> frozenset[str]:
-        """Values that bfloat16 rounds by more than a shorter text is off (`ir/coarse.py`)."""
-        types = {self.graph.dtype, *(t.dtype for t in (*self.graph.inputs, *self.graph.outputs))}
-        return frozenset() if self.float32_accurate else coarse(self.kernel, self.float32_products, types)
 
     @cached_property
     def subtracted_first(self) -> frozenset[str]:

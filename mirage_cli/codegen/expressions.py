@@ -192,8 +192,7 @@ def _applied(k: ScheduledKernel, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> 
         return nodes.Scaled(args[0], inverse)
     by_number = bool(row.by_number) and (divisor is not None or _is_size(k, e.args[1]))
     exact = e.out in k.accurate or by_number  # means of equal values are to be that value
-    whole = bool(row.of_integers) and e.type == "int"
-    return nodes.Apply(e.op, args, exact, axes, whole, not exact and e.out in k.coarse)
+    return nodes.Apply(e.op, args, exact, axes, bool(row.of_integers) and e.type == "int")
 
 
 def _adds_to_fresh_product(k: ScheduledKernel, e: Eqn) -> bool:

@@ -265,14 +265,13 @@ class Masked:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper.
-    whole: of integers, by a text of its own. coarse: for results that bfloat16 rounds."""
+    whole: of integers, by a text of its own."""
 
     op: str
     args: tuple[Expr, ...]
     exact: bool
     axes: Axes
     whole: bool = False
-    coarse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,7 +422,7 @@ def _text(x: object) -> str:
         case Corner() | Pointers():
             return _sum_text(x)
         case Apply(op, args, exact):
-            return f"{op}{'' if exact else '~~' if x.coarse else '~'}({', '.join(map(_text, args))})"
+            return f"{op}{'' if exact else '~'}({', '.join(map(_text, args))})"
         case Spread(block, axes):
             return f"{_text(block)}[{', '.join(d if d in block.axes else '-' for d in axes)}]"
         case tuple():

@@ -50,8 +50,7 @@ def _apply(x: nodes.Apply, names: Names) -> str:
     if row.of_powers and x.whole and isinstance(by, nodes.Literal) and (n := power_of_two(by.value)) is not None:
         return row.of_powers.format(*(expression_text(a, names) for a in x.args), (1 << n) - 1, n)
     exact = row.by_few if row.by_few and _of_few(by, x.axes) else row.triton
-    nearly = row.in_bfloat16 if x.coarse else row.nearly or row.triton
-    text = row.of_integers if x.whole else exact if x.exact else nearly
+    text = row.of_integers if x.whole else exact if x.exact else row.nearly or row.triton
     few = isinstance(by, nodes.Literal) and text == row.by_few  # a helper takes blocks, or one element
     last = f"tl.full((), {expression_text(by, names)}, tl.float32)" if few else expression_text(by, names)
     return text.format(*(expression_text(a, names) for a in x.args[:-1]), last)

@@ -76,7 +76,6 @@ class Op:
         first is these bits.
     nearly: the text in Triton that is some units of float32 off, which no smaller type shows, for a part of the time.
         nearly_flops: as `flops`, measured where functions of the hardware's slower unit take the time.
-    in_bfloat16: the text in Triton that is an eighth of what bfloat16 rounds by off. bfloat16_flops: as `nearly_flops`.
     by_few: the text in Triton where many elements of the first argument meet one of the second, which takes less time.
     order: the order that a comparison asks for. equal: whether one that asks for none holds where both are equal.
         of_masks: the operators that make of two masks, one after the other,
@@ -130,8 +129,6 @@ class Op:
     bits: Callable[[int, Bits], Bits | None] | None = None
     nearly: str | None = None
     nearly_flops: float = 0.0
-    in_bfloat16: str = ""
-    bfloat16_flops: float = 0.0
     by_few: str = ""
     order: Order | None = None
     equal: bool | None = None

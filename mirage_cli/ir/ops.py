@@ -219,15 +219,6 @@ def nearly_tanh(x):
     near = x * (z * (1.2877344e-1 * z - 3.3324617e-1) + 1.0)
     root = tl.rsqrt(tl.exp2(2.8853900817779268 * x) + 1.0)
     return tl.where(tl.abs(x) < 0.25, near, 1.0 - 2.0 * (root * root))
-
-
-@triton.jit
-def coarse_tanh(x):
-    # the hardware's, off by 2^-11 of it; in Triton's interpreter as many bits are cut off
-    if INTERPRETED:
-        return (nearly_tanh(x).to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
-    else:
-        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
 """.strip()
 ERFC = """
 @triton.jit
@@ -409,8 +400,7 @@ _ROWS = [
            zero="all",
            result="float", known="fn", growth="fresh"),
     _unary("tanh", "hyperbolic tangent", np.tanh, "tanh({0})", "torch.tanh({0})", flops=31.0, zero="all",
-           result="float", known="fn", growth="fresh", helper=TANH, nearly="nearly_tanh({0})", nearly_flops=22.0,
-           in_bfloat16="coarse_tanh({0})", bfloat16_flops=5.0),
+           result="float", known="fn", growth="fresh", helper=TANH, nearly="nearly_tanh({0})", nearly_flops=22.0),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
@@ -600,13 +590,10 @@ def torch_reduced(row: Op, text: str, places: Sequence[int]) -> str:
     return text
 
 
-def flops_of(name: str, args: Sequence[object], nearly: bool = False, coarse: bool = False) -> float:
+def flops_of(name: str, args: Sequence[object], nearly: bool = False) -> float:
     """`Op.flops` where some of the arguments may be numbers: a quotient by a power of two is a product with its
-    inverse, whole numbers are shifted and masked, and powers are products and roots. nearly: of `Op.nearly`.
-    coarse: of `Op.in_bfloat16`."""
+    inverse, whole numbers are shifted and masked, and powers are products and roots. nearly: of `Op.nearly`."""
     row = OPS[name]
-    if coarse and row.bfloat16_flops:
-        return row.bfloat16_flops
     if nearly and row.nearly_flops:
         return row.nearly_flops
     number = args[1] if len(args) > 1 and isinstance(args[1], Fraction) else None

@@ -62,7 +62,7 @@ class LeastWork:
         for s in node.steps:
             reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
             rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
-            found.append(flops_of(s.op, s.args, nearly=True, coarse=True) * space * reduced / rate)
+            found.append(flops_of(s.op, s.args, nearly=True) * space * reduced / rate)
         return tuple(found)
 
     def kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
@@ -115,7 +115,7 @@ class LeastWork:
             if q.op == "dot":
                 products += OPS["dot"].flops * space
             else:
-                others += flops_of(q.op, q.args, nearly=True, coarse=True) * space
+                others += flops_of(q.op, q.args, nearly=True) * space
         return max(
             products / self.products_per_us,
             others / (self.target.fp32_flops_per_us * self.target.costs.simd),

@@ -108,7 +108,7 @@ def test_an_output_of_sums_of_sums_is_made_in_pieces() -> None:
     program = in_pieces(lower(heads()))
     assert program is not None
     new = {d: n for d, n in program.dims if d not in heads().sizes}
-    assert new == {"e_0": 64, "e_64": 16, "d_rest": 16}
+    assert new == {"e_0": 64, "e_64": 16}
     text = str(program)
     assert "dot(Q_e_0, K_e_0; e_0)" in text
     assert "rename(G; e=e_64 + 64)" in text

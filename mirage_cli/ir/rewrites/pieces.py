@@ -173,7 +173,8 @@ class _Sums(_Pieces):
 
     def summed(self, e: Eqn, axis: str) -> Iterator[Eqn]:
         first, rest = self.whole[axis]
-        low, high = self.axis(e, axis, first, self.program.sizes), self.new(f"{axis}_rest", rest)
+        low = self.axis(e, axis, first, self.program.sizes)
+        high = self.axis(e, f"{axis}_rest", rest, self.program.sizes)
         sums: list[str] = []
         for piece, at in ((low, index({low: 1})), (high, index({high: 1}, first))):
             args: list[str] = []

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.coarse import coarse
 from mirage_cli.ir.diagonal import Groups, diagonal, groups
 from mirage_cli.ir.form import KernelForm, axes_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
@@ -204,23 +203,9 @@ class Model:
     @cached_property
     def nearly(self) -> bool:
         """Whether nothing that it reads or makes shows the last bits of float32."""
-        return self.types_of_stores <= HALVES and "float32" not in self.types_of_loads
-
-    @cached_property
-    def coarse(self) -> frozenset[str]:
-        """Values that bfloat16 rounds by more than a short text is off."""
-        return coarse(self.kernel, self.exact, self.types_of_stores | self.types_of_loads) if self.nearly else NO_VALUES
-
-    @property
-    def types_of_loads(self) -> frozenset[str]:
-        """Of the inputs that it reads."""
-        return frozenset(t.dtype for t in self.inputs if t.name in self.kernel.read)
-
-    @property
-    def types_of_stores(self) -> frozenset[str]:
-        """Of the outputs that it makes."""
         stored = {s.buffer for s in self.kernel.stores}
-        return frozenset(t.dtype for t in self.outputs if t.name in stored)
+        outputs = all(t.dtype in HALVES for t in self.outputs if t.name in stored)
+        return outputs and all(t.dtype != "float32" for t in self.inputs if t.name in self.kernel.read)
 
     @cached_property
     def at_once(self) -> Held:
@@ -235,7 +220,7 @@ class Model:
     def worked(self) -> list[tuple[Work, list[tuple[Axes, float]]]]:
         """Of each segment, as `_segment` has it."""
         of_inputs = self.exact, self.inputs, self.halves, self.inside
-        known = _Known.of(self.placed, self.bytes_of_buffers, *of_inputs, self.nearly, self.coarse)
+        known = _Known.of(self.placed, self.bytes_of_buffers, *of_inputs, self.nearly)
         pairs = zip(self.placement.segments, self.at_once.operands, strict=True)
         return [_segment(known, segment, operands) for segment, operands in pairs if segment.steps]
 
@@ -425,7 +410,7 @@ class _Known:
 
     tensors: the inputs of the μGraph. small: tensors that may be of float8. stored: the types of values that are loaded
     or cast. halves: as of `Model`. lines: where loads lie. early: loads that may
-    stand in front of a loop that they are behind. inside, nearly, coarse: as of `Model`.
+    stand in front of a loop that they are behind. inside, nearly: as of `Model`.
     """
 
     kernel: Kernel
@@ -441,7 +426,6 @@ class _Known:
     early: frozenset[str]
     inside: Mapping[str, float]
     nearly: bool
-    coarse: frozenset[str]
 
     @staticmethod
     def of(
@@ -452,7 +436,6 @@ class _Known:
         halves: frozenset[str],
         inside: Mapping[str, float],
         nearly: bool,
-        coarse: frozenset[str],
     ) -> _Known:
         tensors = {t.name: t for t in inputs}
         return _Known(
@@ -469,7 +452,6 @@ class _Known:
             early_loads(kernel),
             inside,
             nearly,
-            coarse,
         )
 
     def paired(self, products: Iterable[Eqn]) -> set[str]:
@@ -568,7 +550,7 @@ def _segment(
     operands_of_bits = (from_bits(k.kernel, e, v, k.halves, k.words) for e in products if k.halves for v in {*e.values})
     by_bits = {v: x for x in operands_of_bits if x is not None for v in x.eqns}
     others = [e for e in eqns if e.op != "dot"]
-    elementwise = _elementwise(others, rows, {*k.loads}, k.halves, spaces, by_bits, k.nearly, k.coarse)
+    elementwise = _elementwise(others, rows, {*k.loads}, k.halves, spaces, by_bits, k.nearly)
     sharing = {frozenset(dims[v]): k.sharing(v) for v in paired}
     elementwise = (x._replace(sharing=sharing.get(frozenset(x.axes), 1)) for x in elementwise)
     sums = ((e.dims, e.axes) for e in eqns if reduces(e) and e.out not in plain)
@@ -689,19 +671,16 @@ def _elementwise(
     spaces: Collection[tuple[str, ...]],
     by_bits: Mapping[str, FromBits],
     nearly: bool,
-    coarse: Collection[str],
 ) -> tuple[Elementwise, ...]:
     """halves: of the equations, those that are computed in 16 bits, two at once. spaces: `live.spaces_of_sums`.
-    by_bits: of those that make operands of bits, what they make. nearly, coarse: as of `Model`."""
+    by_bits: of those that make operands of bits, what they make. nearly: as of `Model`."""
     operations: defaultdict[Elementwise, float] = defaultdict(float)
     conversions: Counter[Elementwise] = Counter()
     for e in eqns:
         axes = _space(e)
         operand = rows.get(frozenset(axes), ())
         key = Elementwise(axes, 0.0, 0, operand, axes_beside(axes, spaces), made=by_bits.get(e.out))
-        flops = flops_of(e.op, e.args, nearly, e.out in coarse) * (
-            SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0
-        )
+        flops = flops_of(e.op, e.args, nearly) * (SCANNED * (2 * e.combined - 1) if isinstance(e, Scan) else 1.0)
         flops = LOOKED_UP if isinstance(e, TableEntry) else flops
         operations[key] += flops / 2 if e.out in halves else flops
         conversions[key] += bool(operand and loads & set(e.values))
