@@ -48,7 +48,9 @@ def given(steps: int) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize(
-    ("loop", "steps"), [(selected, COUNT), (taken_apart, COUNT), (in_chunks, 2 * COUNT)], ids=lambda x: str(x)
+    ("loop", "steps"),
+    [(selected, COUNT), (taken_apart, COUNT), (in_chunks, 2 * COUNT)],
+    ids=lambda x: getattr(x, "__name__", None),
 )
 def test_more_steps_are_no_more_regions(loop: Callable[..., Tensor], steps: int) -> None:
     with torch.no_grad():
