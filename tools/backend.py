@@ -46,9 +46,9 @@ def put_kernels(counts: list[int]) -> Callable[..., Mapping[Any, Any]]:
     searched: what is compiled once more has as many."""
     own = backend.with_kernels
 
-    def counted(model: torch.fx.GraphModule, settings: Settings, searches: bool) -> Mapping[Any, Any]:
-        kernels = own(model, settings, searches)
-        if searches:
+    def counted(model: torch.fx.GraphModule, settings: Settings, **options: Any) -> Mapping[Any, Any]:
+        kernels = own(model, settings, **options)
+        if settings.budget:
             counts.append(sum(n.target in kernels for n in model.graph.nodes))
         return kernels
 

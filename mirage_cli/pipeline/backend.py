@@ -156,9 +156,15 @@ class Compiler:
         self.as_given = found.as_given
         return made
 
+    def kernels_in(self, model: torch.fx.GraphModule) -> Mapping[Any, Kernel]:
+        """Puts kernels into a graph, and returns them."""
+        if self.searches:
+            return with_kernels(model, self.settings)
+        return with_kernels(model, replace(self.settings, budget=0.0), say=lambda _: None)
+
     def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """One graph of AOTAutograd, as a function of a list of its inputs."""
-        kernels = with_kernels(model, self.settings, self.searches)
+        kernels = self.kernels_in(model)
         alone = only_kernels(model.graph, kernels)
         with not_noted():
             return around(model, functions_of(kernels) if alone else {}, example_inputs, self.options)
@@ -166,7 +172,7 @@ class Compiler:
     def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """The same of one that is not differentiated. It is compiled as it is kept: so later processes find what
         Inductor makes of it."""
-        self.kernels = kernels = with_kernels(model, self.settings, self.searches)
+        self.kernels = kernels = self.kernels_in(model)
         alone = only_kernels(model.graph, kernels)
         as_given = on_gpu(example_inputs) and not (kernels and self.is_faster())
         files = tuple(k.exported for k in kernels.values())
@@ -223,9 +229,11 @@ def inductors_own(
     return compile_fx(model, list(example_inputs), config_patches=dict(options))  # type: ignore[return-value]
 
 
-def with_kernels(model: torch.fx.GraphModule, settings: Settings, searches: bool) -> Mapping[Any, Kernel]:
+def with_kernels(
+    model: torch.fx.GraphModule, settings: Settings, say: Callable[[str], object] = lambda text: LOG.info("%s", text)
+) -> Mapping[Any, Kernel]:
     """Puts calls of kernels in the place of regions that have one, where they can run. Stored kernels alone where the
-    budget is 0, or nothing is to be searched. Returns the kernels, by the operator that is called."""
+    budget is 0. Returns the kernels, by the operator that is called. say: is told what became of each region."""
     values = [n.meta.get("val") for n in placeholders(model.graph) if n.users]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return {}
@@ -236,12 +244,12 @@ def with_kernels(model: torch.fx.GraphModule, settings: Settings, searches: bool
     with Kernels(settings, in_time=True) as kernels:
         graphs = [r.graph for r in found.regions]
         times, examples = [r.times for r in found.regions], [r.example for r in found.regions]
-        made = kernels.of(graphs, times, examples) if settings.budget and searches else kernels.known(graphs)
+        made = kernels.of(graphs, times, examples) if settings.budget else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         several = [served(model, gain_of(r, k)) for r, k in zip(found.regions, made, strict=True)]
         taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
-    for gain in taken.values() if searches else ():
-        LOG.info("%s", gain)
+    for gain in taken.values():
+        say(str(gain))
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         gain = taken.get(name)
         if gain is None or gain.kernel is None:

@@ -155,6 +155,7 @@ def run_mugraph(
     run.hold(inputs, {t.name: t for t in program.inputs} if program else {})
     front, left = run.front, run.left
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
+    complete = {s.buffer: kernel.name for kernel in graph.kernels for s in kernel.stores}  # behind the last of these
     for kernel in graph.kernels:
         ks = schedule.kernels.get(kernel.name) or KernelSchedule((), ())
         chunk = {kernel.chunk: ks.split} if kernel.split else {}
@@ -171,7 +172,7 @@ def run_mugraph(
         for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
             (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
             run.live[name] = x.live(length, graph.sizes[x.dim])
-        for name in own:
+        for name in (name for name in own if complete[name] == kernel.name):
             _check_written(memories[name], np.ones_like(memories[name].written))
     written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories and t.name not in left]
     results = {name: memories[name].whole() for name in written}

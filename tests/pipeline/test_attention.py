@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -34,13 +35,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cut]]:
     found: list[Cut] = []
     with_kernels = backend.with_kernels
 
-    def looked_at(model: torch.fx.GraphModule, settings: Settings) -> None:
+    def looked_at(model: torch.fx.GraphModule, settings: Settings) -> Mapping[Any, Any]:
         names = {overloadless(n.target) for n in model.graph.nodes}
         if "mirage.attention" in names:
             copied = copy.deepcopy(model)
             put_in_place(copied.graph)
             found.append(cut(copied))
-        with_kernels(model, settings)
+        return with_kernels(model, settings)
 
     with monkeypatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
         patch.setattr(backend, "with_kernels", looked_at)
@@ -88,8 +89,9 @@ def test_a_fused_layer_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "runs_on", lambda _: True)
     cuts: list[Cut] = []
 
-    def cut_alone(model: torch.fx.GraphModule, _: Settings) -> None:
+    def cut_alone(model: torch.fx.GraphModule, _: Settings) -> Mapping[Any, Any]:
         cuts.append(cut(model))
+        return {}
 
     monkeypatch.setattr(backend, "with_kernels", cut_alone)
     torch.manual_seed(0)

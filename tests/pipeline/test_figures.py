@@ -21,6 +21,7 @@ from mirage_cli.codegen.exported.ordinary import only_numbers
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.callers import Kernels, Settings
 from mirage_cli.pipeline.models import beside as beside_module
+from mirage_cli.pipeline.models import compiled as compiled_module
 from mirage_cli.pipeline.models import model as model_module
 from mirage_cli.pipeline.models import whole as whole_module
 from mirage_cli.pipeline.models.beside import Arguments, Beside
@@ -135,10 +136,11 @@ def test_what_has_no_kernel_is_inductors_own(trained: bool, monkeypatch: pytest.
         compiled.append("a graph of AOTAutograd")
         return graph.forward
 
-    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
+    for module in (backend_module, compiled_module):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
     monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {})
     monkeypatch.setattr(backend_module, "inductors_own", inductors_own)
-    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    monkeypatch.setattr(compiled_module, "by_inductor", by_inductor)
     torch._dynamo.reset()
     x = X.clone().requires_grad_(trained)
     made = torch.compile(Norm(), backend="mirage")(x)
@@ -168,11 +170,12 @@ def test_a_graph_of_kernels_alone_calls_their_functions(
         compiled.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
-    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    monkeypatch.setattr(compiled_module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(compiled_module, "by_inductor", by_inductor)
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: kernels)
     more: Any = [60] if "view" in str(other) else 1
     graph = torch.fx.symbolic_trace(lambda x: other(torch.ops.aten.sin.default(x), more))
-    made = backend_module.Compiler(Settings(), {}).around(kernels, graph, [X])([X])
+    made = backend_module.Compiler(Settings(), {}, graph, [X]).compiled(graph, [X])([X])
     torch.testing.assert_close(made, other(X + 10 if direct else X.sin(), more))
     assert compiled == [graph] * (not direct)
 
@@ -201,7 +204,7 @@ def test_compiled_graphs_ask_for_no_derivatives() -> None:
     def asked() -> bool:
         return not torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.AutogradOther)  # type: ignore[attr-defined]  # no public name
 
-    assert asked() and not backend_module.undifferentiated(asked)()
+    assert asked() and not compiled_module.undifferentiated(asked)()
 
 
 class Norm(nn.Module):
@@ -216,7 +219,7 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
     from torch._functorch import config
     from torch._inductor import compile_fx
 
-    compiled = backend_module.by_inductor
+    compiled = compiled_module.by_inductor
     seen: list[str] = []
     lowered: list[str] = []
 
@@ -229,13 +232,14 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
 
     def without_code(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
         lowered.extend(operators(graph))
-        return backend_module.make_boxed_func(graph.forward)
+        return compiled_module.make_boxed_func(graph.forward)
 
-    kernel = SimpleNamespace(program=SimpleNamespace(dynamic=("s",), changed=()))
+    kernel = SimpleNamespace(program=SimpleNamespace(dynamic=("s",), changed=()), exported=None, function=None)
     monkeypatch.setattr(compile_fx, "compile_fx", partial(compile_fx.compile_fx, inner_compile=without_code))
     monkeypatch.setattr(backend_module, "with_kernels", lambda *_: {"a kernel": kernel})
-    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
-    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    for module in (backend_module, compiled_module):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+        monkeypatch.setattr(module, "by_inductor", by_inductor)
     torch._dynamo.reset()
     with config.patch(enable_autograd_cache=False):
         torch.testing.assert_close(torch.compile(Norm(), backend="mirage")(X), Norm()(X))
