@@ -18,6 +18,7 @@ from typing import Any  # PyTorch's graphs and compiled functions
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
+from torch._functorch._aot_autograd.autograd_cache import should_use_local_autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import CompileContext, detect_fake_mode, tracing
 from torch._inductor.output_code import OutputCode
@@ -124,10 +125,11 @@ class Compiler:
 
     @property
     def is_kept(self) -> bool:
-        """Whether PyTorch's cache keeps what is made: of graphs that are not differentiated, where kernels run."""
+        """Whether PyTorch's cache, if it is on, keeps what is made: of graphs that are not differentiated, where
+        kernels run."""
         tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
         of_some = any(x.requires_grad for x in (*tensors, *self.model.parameters()))
-        return runs_on(tensors) and not (of_some and torch.is_grad_enabled())
+        return should_use_local_autograd_cache() and runs_on(tensors) and not (of_some and torch.is_grad_enabled())
 
     def state(self) -> str:
         """What decides, beside PyTorch, how a graph that is kept is compiled."""

@@ -231,10 +231,12 @@ class Database:
 
     def state(self, gpu: str) -> str:
         """Differs where the best kernels for this GPU do, their times beside Inductor's code, or the specs."""
-        sql = """SELECT results.key, results.at FROM keys JOIN results ON results.key = keys.id WHERE gpu = ?
-            UNION ALL SELECT beside.key, beside.at FROM keys JOIN beside ON beside.key = keys.id WHERE gpu = ?
-            UNION ALL SELECT program_hash, name FROM specs ORDER BY 1, 2"""
-        return digest("\n".join(f"{key} {at}" for key, at in map(tuple, self.rows(sql, gpu, gpu))))
+        sql = """SELECT results.key AS id, results.kernel || ' ' || results.at AS what
+            FROM keys JOIN results ON results.key = keys.id WHERE gpu = ?
+            UNION ALL SELECT beside.key, beside.kernel || ' ' || kernel_us || ' ' || inductor_us
+            FROM keys JOIN beside ON beside.key = keys.id WHERE gpu = ?
+            UNION ALL SELECT program_hash, name || ' ' || text FROM specs ORDER BY 1, 2"""
+        return digest("\n".join(f"{r['id']} {r['what']}" for r in self.rows(sql, gpu, gpu)))
 
     def put_tried(self, key: Key, budget_s: float, problem: str) -> None:
         """That no kernel was found within so many seconds, and why."""

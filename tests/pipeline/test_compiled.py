@@ -4,7 +4,7 @@ interpreted."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,15 @@ class Starts:
 
 
 @pytest.fixture
-def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     with config.patch(enable_autograd_cache=True):
-        yield Starts(tmp_path / "mirage.db", monkeypatch)
+        yield
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: None) -> Starts:
+    return Starts(tmp_path / "mirage.db", monkeypatch)
 
 
 @pytest.fixture
@@ -119,6 +124,7 @@ def test_a_search_is_not_spared_by_a_start_without_one(starts: Starts) -> None:
     assert starts(tune=30.0)[1] == 1
 
 
+@pytest.mark.usefixtures("kept")
 def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
     """A kernel, its time beside Inductor's, a spec, a budget that is spent; nothing of another GPU."""
     settings = Settings(target="h200", budget=0.0, db=tmp_path / "m.db")
@@ -140,6 +146,10 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
             store.put_beside(key, "text", 1.0, 2.0)
         assert (state() not in seen) == (gpu is target)
         seen.append(state())
+    with Database(tmp_path / "m.db") as store:  # timed anew
+        store.put_beside(key_of(program, target, measures), "text", 1.0, 2.5)
+    assert state() not in seen
+    seen.append(state())
     with Database(tmp_path / "m.db") as store:
         store.put_spec("0" * 16, "name", "text")
     assert state() not in seen
@@ -147,7 +157,7 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
     assert Compiler(settings, {}, graph, [x]).state() == "", "a graph that is differentiated is not kept"
 
 
-def kept(model: nn.Module, *, as_given: bool = False, text: bool = True) -> Compiled:
+def compiled_of(model: nn.Module, *, as_given: bool = False, text: bool = True) -> Compiled:
     graph = torch.fx.symbolic_trace(model)
     return Compiled(pickled(graph)[0] if text else None, (), False, {}, described([X]), as_given)
 
@@ -158,7 +168,7 @@ def found() -> Found:
 
 def test_inductor_compiles_what_no_kernel_makes_faster() -> None:
     """A process that starts anew knows so as soon as the graph is found."""
-    compiled = kept(nn.ReLU(), as_given=True)
+    compiled = compiled_of(nn.ReLU(), as_given=True)
     compiled.prepare_for_serialization()
     with noted(torch.fx.symbolic_trace(nn.ReLU()), "") as known:
         pickle.loads(pickle.dumps(compiled)).post_compile([X], None, {})
@@ -168,7 +178,7 @@ def test_inductor_compiles_what_no_kernel_makes_faster() -> None:
 def test_a_graph_is_for_what_it_was_made_for() -> None:
     others: Sequence[Sequence[Any]] = ([X.T], [X.double()], [X[:3]], [X, X], [3], [X.to("meta")])
     with noted(torch.fx.symbolic_trace(nn.ReLU()), ""):
-        compiled = kept(nn.ReLU())
+        compiled = compiled_of(nn.ReLU())
         compiled.post_compile([X], None, {})
         torch.testing.assert_close(compiled([X]), X.relu())
         for inputs in others:
@@ -207,7 +217,7 @@ def test_what_only_this_process_knows_is_not_kept() -> None:
     model = torch.fx.GraphModule(nn.Module(), graph)
     assert pickled(model) == (None, model)
     with pytest.raises(BypassAOTAutogradCache):
-        kept(nn.ReLU(), text=False).prepare_for_serialization()
+        compiled_of(nn.ReLU(), text=False).prepare_for_serialization()
 
 
 @pytest.mark.gpu
