@@ -13,5 +13,6 @@ The modules in the order of these stages:
 * which kernels stay: `inductors` compiles the same nodes by Inductor, `beside` times a region, `inmodel` and `whole`
   time the model, `figures` keeps what was timed;
 * the model with kernels: `straight` has the steps around one, `layout` how results lie, `pieces` what stands between;
+  `compiled` is what PyTorch's cache keeps of it;
 * other entries: `functions` is `@mirage_cli.kernel`, `package` writes kernels as a Python package.
 """
