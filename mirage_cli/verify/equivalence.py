@@ -407,7 +407,6 @@ class Series:
 
     def compare(self, run: Draws, *, doubtful: bool) -> Verdict | list[set[str]]:
         """A refusal; or the outputs of which some element was compared, in each draw."""
-        run.semantics.field.guesses_alone = False
         try:
             found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program, self.end)
         except ScheduleFailure as failure:

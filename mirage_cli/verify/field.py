@@ -162,8 +162,8 @@ class Field:
     draws: the numbers of the draws along their axis, of which each has random functions of its own; or of the only one.
     fewest_guesses: random bits behind the comparison that had the fewest; in each draw, where there is an axis of
         draws. counts_guesses: whether they are counted, as those of the program are.
-    of_positions: the random bits behind the program's comparisons of positions, which all draws of a block share.
-        guesses_alone: whether the μGraph has made others.
+    of_positions: the random bits behind the program's comparisons of positions.
+        guesses_alone: whether a μGraph has made others. It stays so: what one has computed, others may find.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
@@ -558,7 +558,7 @@ class Field:
         valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
         seen = tuple(seen_by_functions(x) for x in args)
         guesses = self._hash(name, seen, dims)[0]
-        self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims)
+        self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims, args)
         taint = joint_taint(seen, dims)
         taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
         return Residues(dims, "bool", guesses & ODD == 1, valid, taint=taint)
@@ -588,7 +588,7 @@ class Field:
             data = exactly(a, b)
             if not known.all():
                 guesses = self._hash("lt", (x, y), dims)[0]
-                self._count(guesses, known, dims)
+                self._count(guesses, known, dims, (x, y))
                 data = np.where(known, data, guess(guesses, x, y, dims))
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
@@ -596,21 +596,23 @@ class Field:
         shape = np.broadcast_shapes(data.shape, joint_shape(dims, x, y))
         return Residues(dims, "bool", np.broadcast_to(data, shape), valid, taint=taint)
 
-    def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
-        """Counts the different guesses of a comparison, but for elements that are known. Not all are."""
-        if DRAW in dims and not self.counts_guesses:
+    def _count(self, guesses: Array, known: Array, dims: tuple[str, ...], args: Sequence[Residues]) -> None:
+        """Counts the different guesses of a comparison of these arguments, but for elements that are known. Not all
+        are."""
+        of_positions = not any(DRAW in x.dims for x in args)
+        if not (of_positions or self.counts_guesses):
             return
         guesses, unknown = np.broadcast_arrays(guesses, ~known)
-        if DRAW not in dims:
-            found = {*guesses[unknown].tolist()}
+        if of_positions:
+            found = {*np.unique(guesses[unknown]).tolist()}
             self.guesses_alone |= not self.counts_guesses and not found <= self.of_positions
-            if self.counts_guesses:
-                self.of_positions |= found
-                self.fewest_guesses = np.minimum(self.fewest_guesses, len(found))
+            self.of_positions |= found if self.counts_guesses else set()
+        if not self.counts_guesses:
             return
-        each = zip(*(np.moveaxis(x, dims.index(DRAW), 0) for x in (guesses, unknown)), strict=True)
-        found = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in each]
-        self.fewest_guesses = np.minimum(self.fewest_guesses, found)
+        each = np.moveaxis(guesses, dims.index(DRAW), 0) if DRAW in dims else guesses[None]
+        where = np.moveaxis(unknown, dims.index(DRAW), 0) if DRAW in dims else unknown[None]
+        bits = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in zip(each, where, strict=True)]
+        self.fewest_guesses = np.minimum(self.fewest_guesses, bits if DRAW in dims else bits[0])
 
     def where(self, mask: Residues, x: Residues, y: Residues) -> Residues:
         dims = union(mask.dims, x.dims, y.dims)
