@@ -42,6 +42,7 @@ from mirage_cli.pipeline.models.regions import PREFIX, as_numbers, cut, for_auto
 from mirage_cli.pipeline.models.symbols import Lengths, Times, at_sizes, placeholders
 from mirage_cli.pipeline.models.whole import is_faster, may_be_copied, timed_on_copies
 from mirage_cli.store.store import Database
+from mirage_cli.target.gpus import driver_version
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 LOG = logging.getLogger(__name__)
@@ -140,7 +141,8 @@ class Compiler:
         with Database(s.path) as store:
             state = store.state(gpu_of(target, measures))
         searched = (s.budget, s.seed, s.workers) if s.budget and self.searches else None
-        return "\n".join(map(str, (sources(), target.name, measures, searched, state)))
+        driver = driver_version() if measures else None
+        return "\n".join(map(str, (sources(), target.name, driver, searched, state)))
 
     def made(self) -> Callable[..., Any]:
         """The graph by AOTAutograd, or from PyTorch's cache."""

@@ -267,10 +267,8 @@ class Refused:
     stored: tuple[int, ...] = ()
 
 
-def cut(model: torch.fx.GraphModule) -> Cut:
-    """The model with a module for each region. Its parameters stay where they are."""
-    left: dict[str, str] = {}
-    known: dict[Signature, Region | Refused] = {}
+def rewritten(model: torch.fx.GraphModule) -> set[Any]:
+    """Has the graph as programs are made of it. Returns the views that no region has (`steps_apart`)."""
     zeros_in_memory(model.graph)
     folded(model)
     as_pairs(model.graph)
@@ -285,6 +283,14 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     strided_in_memory(model.graph)
     steps = steps_apart(model.graph)
     rematerialised(model.graph, steps)
+    return steps
+
+
+def cut(model: torch.fx.GraphModule) -> Cut:
+    """The model with a module for each region. Its parameters stay where they are."""
+    left: dict[str, str] = {}
+    known: dict[Signature, Region | Refused] = {}
+    steps = rewritten(model)
     refused, stored = aliased_results(model.graph) | steps, set[Any]()
     symbols = symbols_of(model)
     with valued([*model.graph.nodes], {name: s.example or s.most for name, s in symbols.items()}):
