@@ -565,3 +565,16 @@ kernel k0 generated b:grid c:grid k:tile v:tile
     s = KernelSchedule((("b", 1), ("c", 1)), ("b", "c", "k", "v"))
     once_us = 2 * prod(graph.sizes[d] for d in ("b", "c", "v")) / H200.l2_bytes_per_us
     assert float(estimates(graph, Schedule({"k0": s}), H200)["k0"].busy["L2"][0]) >= 10 * once_us
+
+
+def test_no_blocks_of_parts_side_by_side_take_no_time() -> None:
+    """Where no blocks fit one of the parts there are no schedules, of which the model says nothing."""
+    graph = parse_mugraph(THREE_PROJECTIONS)
+    (m,) = models(graph).values()
+    assert m.several
+    found = tiles.choices(m, graph.sizes, H200, tiles.orders_of(m, graph.sizes), coarse=True)
+    some = estimate(m, found.batch, graph.sizes, H200)
+    none = estimate(m, found.batch.some(np.zeros_like(some.us, dtype=bool)), graph.sizes, H200)
+    assert some.us.size > 0
+    assert none.us.size == 0
+    assert none.parts.keys() == some.parts.keys()

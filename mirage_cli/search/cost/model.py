@@ -163,8 +163,8 @@ def estimate(
 
 
 def _in_parts(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
-    """Of parts that may run side by side."""
-    if not m.several:
+    """Of parts that may run side by side. Of no schedules, where no blocks fit a part, as of any other kernel."""
+    if not m.several or not len(batch.warps):
         return _estimate(m, batch, sizes, target, without)
     tiled = sum((1 << i) * (batch.block[d] < sizes[d]) for i, d in enumerate(m.grid))
     patterns, which = np.unique(tiled, return_inverse=True)
