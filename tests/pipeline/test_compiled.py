@@ -14,6 +14,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch.compiler._cache import CacheArtifactManager
 
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.backend import Compiler, mirage
@@ -218,6 +219,22 @@ def test_what_only_this_process_knows_is_not_kept() -> None:
     assert pickled(model) == (None, model)
     with pytest.raises(BypassAOTAutogradCache):
         compiled_of(nn.ReLU(), text=False).prepare_for_serialization()
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_graphs_travel_as_pytorchs_artifacts(starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the database, to a machine that has compiled nothing. Without it, they are not for what it has."""
+    with CacheArtifactManager.with_fresh_cache():
+        starts(tune=30.0)
+        saved = torch.compiler.save_cache_artifacts()
+    assert saved is not None
+    artifacts, info = saved
+    assert info.aot_autograd_artifacts
+    for n, (db, found) in enumerate([(starts.db, (0, 1)), (tmp_path / "other.db", (1, 0))]):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"other machine {n}"))
+        torch.compiler.load_cache_artifacts(artifacts)
+        starts.db = db
+        assert starts() == found
 
 
 @pytest.mark.gpu
