@@ -5,6 +5,7 @@ graph ─► levels of what is known ─► cuts of each level ─► parts, of 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -117,23 +118,27 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
     """
     rows = [row_of(n) for n in nodes]
     work = [not row.moves and floating(n) and n not in remat for row, n in zip(rows, nodes, strict=True)]
-    live = live_bytes(nodes, remat)
+    multiplied, behind = [row.products for row in rows], [row.behind for row in rows]
+    first = [live + LAUNCH_BYTES if j else 0 for j, live in enumerate(live_bytes(nodes, remat))]
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
-        options: list[tuple[float, int]] = []
+        least, start = math.inf, i - 1
         products = count = 0
         after = 0  # kernels that run after the last product
         for j in range(i - 1, -1, -1):
-            after = after if products else max(after, rows[j].behind)
-            products, count = products + rows[j].products, count + work[j]
+            if not products and behind[j] > after:
+                after = behind[j]
+            products, count = products + multiplied[j], count + work[j]
             if (products > MOST_PRODUCTS or count > (MOST_NODES if products else MOST_ALONE)) and j < i - 1:
                 break
-            cost = (after * LAUNCH_BYTES if products else 0) + (live[j] + LAUNCH_BYTES if j else 0)
-            fresh = 0 if known(j, i) or not products else SEARCH_BYTES
-            more = PRODUCT_BYTES * max(0, products - FEW_PRODUCTS)
-            options.append((best[j][0] + cost + fresh + more, j))
-        best.append(min(options, key=lambda x: (x[0], -x[1])))
+            cost = best[j][0] + first[j]
+            if products:
+                cost += after * LAUNCH_BYTES + PRODUCT_BYTES * max(0, products - FEW_PRODUCTS)
+                cost += 0 if known(j, i) else SEARCH_BYTES
+            if cost < least:
+                least, start = cost, j
+        best.append((least, start))
     ends = [len(nodes)]
     while ends[-1]:
         ends.append(best[ends[-1]][1])
