@@ -39,9 +39,10 @@ def stopped(*_: object) -> None:
 def until_interrupted(store: Database, options: Options) -> list[object]:
     """The results that come before KeyboardInterrupt does."""
     found: list[object] = []
-    with Session(TARGET, options, store, has_gpu=False) as session, pytest.raises(KeyboardInterrupt):
-        for result in story.optimize(session, [(PROGRAM, SPEC.text), (SPEC.at({"m": 8}), SPEC.text)]):
-            found.append(result)  # noqa: PERF402
+    with Session(TARGET, options, store, has_gpu=False) as session:
+        results = story.optimize(session, [(PROGRAM, SPEC.text), (SPEC.at({"m": 8}), SPEC.text)])
+        with pytest.raises(KeyboardInterrupt):
+            found.extend(results)
     return found
 
 
