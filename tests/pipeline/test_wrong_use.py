@@ -263,7 +263,7 @@ def test_a_class_and_sizes_of_no_argument_are_refused_before_anything_is_traced(
     traced: list[str] = []
     with pytest.raises(TypeError, match="not the class Linear"):
         mirage_cli.optimize(nn.Linear, (X,), say=traced.append)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="an entry for each argument.*not True"):
+    with pytest.raises(OptionError, match=r"an entry for each argument.*not True"):
         mirage_cli.optimize(F.gelu, (X,), dynamic=True, say=traced.append)
     assert not traced
 
