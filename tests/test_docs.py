@@ -6,6 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from mirage_cli.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -29,3 +33,22 @@ def test_every_package_is_in_the_table_of_stages_or_the_order() -> None:
     text = PAGE.read_text(encoding="utf-8")
     packages = {p.parent.name for p in (ROOT / "mirage_cli").glob("*/__init__.py")}
     assert packages <= set(re.findall(r"\w+", next(x for x in text.splitlines() if x.startswith("    errors < "))))
+
+
+def test_every_command_is_in_the_table_of_commands() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `mirage ([a-z-]+)", text, re.MULTILINE))
+    command_line = get_command(app)
+    assert isinstance(command_line, TyperGroup) and named == {*command_line.commands}
+    of_cache = re.search(r"`mirage cache ([a-z|\\]+)`", text)
+    cache = command_line.commands["cache"]
+    assert isinstance(cache, TyperGroup) and of_cache and {*re.findall(r"[a-z]+", of_cache[1])} == {*cache.commands}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")))
+def test_every_page_is_listed_and_begins_with_what_it_is_for(page: Path) -> None:
+    """A paragraph stands behind the title, before any table, list or code."""
+    title, _, first = page.read_text(encoding="utf-8").partition("\n\n")
+    assert title.startswith("# ") and re.match(r"[A-Z`]", first) and not first.startswith("```")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.MULTILINE)

@@ -111,6 +111,8 @@ def show_help(
     name: Annotated[str | None, typer.Argument(help="one row of it", metavar="NAME")] = None,
 ) -> None:
     """Explain the spec language, cut reasons, exit codes, JSON."""
+    from mirage_cli.spec.vocabulary import closest
+
     root = context.find_root()
     if topic is None:
         sys.stdout.write(root.get_help() + "\n\nTopics of `mirage help`:\n")
@@ -118,5 +120,8 @@ def show_help(
             sys.stdout.write(f"  {known:<11} {(tell.__doc__ or '').rstrip('.')}\n")
     elif topic in TOPICS:
         TOPICS[topic](name)
+    elif topic not in root.command.list_commands(root):
+        known = [*TOPICS, *root.command.list_commands(root)]
+        raise typer.BadParameter(str(UnknownTopicError("topic or command", topic, closest(topic, known), known)))
     else:
         app(args=[topic, *([name] if name else []), "--help"], prog_name="mirage", standalone_mode=False)

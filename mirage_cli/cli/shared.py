@@ -85,7 +85,9 @@ Dims = Annotated[
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="element type of inputs and outputs instead of the spec's")]
-TargetName = Annotated[str, typer.Option("--target", help="GPU to plan for: auto, h200, h100, a100, ..., sm_90")]
+TargetName = Annotated[
+    str, typer.Option("--target", help="GPU to plan for: auto (this machine's, else h100), h200, a100, ..., sm_90")
+]
 DatabaseFile = Annotated[
     Path | None, typer.Option("--db", help="the database [default: $MIRAGE_DB, else the cache directory]")
 ]

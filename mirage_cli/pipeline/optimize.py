@@ -30,9 +30,9 @@ def optimize(
 
     A program that the database answers is not searched again. The others are searched ahead, side by side in worker
     processes, while they are tuned one after the other. After an interrupt, the result of the current program is
-    yielded with the plans found so far, and KeyboardInterrupt follows. began: when work on the first program began, in
-    `time.monotonic()`; by default now. A program's budget includes the time spent waiting for its search, and thus the
-    start of processes.
+    yielded with the plans found so far, unchecked, and KeyboardInterrupt follows. began: when work on the first program
+    began, in `time.monotonic()`; by default now. A program's budget includes the time spent waiting for its search, and
+    thus the start of processes.
     """
     at_hand = time.monotonic() if began is None else began
     for (program, text), found in zip(programs, searched(session, programs), strict=True):
@@ -40,7 +40,14 @@ def optimize(
             yield found
             continue
         spent_s = max(found.seconds if isinstance(found, Found) else 0.0, time.monotonic() - at_hand)
-        yield finish(session, program, text, found, session.options.tuning_s(spent_s))
+        try:
+            result = finish(session, program, text, found, session.options.tuning_s(spent_s))
+        except KeyboardInterrupt:
+            if isinstance(found, Failed):
+                raise
+            found = replace(found, stopped="interrupted")
+            result = finish(session, program, text, found, 0.0)
+        yield result
         at_hand = time.monotonic()
         if was_interrupted(found):
             raise KeyboardInterrupt

@@ -57,9 +57,13 @@ def predicted_result(
     session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float
 ) -> Result:
     """The result of one program without timing, stored if there is a kernel. With `tune`, plans are compiled and judged
-    while there is time; behind an interrupt, none is. empty: the result without kernels."""
+    while there is time. Behind an interrupt none is, and what is stored stays, and is the result. empty: the result
+    without kernels."""
     end, last_s = time.monotonic() + left_s, 0.0
-    checks = session.options.tune and found.stopped != "interrupted"
+    interrupted, stored = found.stopped == "interrupted", session.store.best(key)
+    if interrupted and stored is not None:
+        return replace(stored.result, cached=True)
+    checks = session.options.tune and not interrupted
     passed = Passed()
 
     def late() -> bool:

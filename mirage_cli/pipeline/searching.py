@@ -130,9 +130,12 @@ class Failed:
 
     @staticmethod
     def of(error: Exception) -> Failed:
-        """A MirageError is told as it is; any other error is a bug, and is told with its type and place."""
+        """A MirageError is told as it is, and so is a file that the machine cannot make or read; any other error is a
+        bug, and is told with its type and place."""
         if isinstance(error, MirageError):
             return Failed(str(error))
+        if isinstance(error, OSError) and error.filename is not None:
+            return Failed(f"{error.filename}: {error.strerror}")
         place = traceback.extract_tb(error.__traceback__)[-1]
         return Failed(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
 

@@ -37,7 +37,10 @@ class Composed(Composer, Resolver):
         return self.events.popleft()
 
 
-HINTS = {"mapping values are not allowed here": ": text with a colon and a space in it stands in quotes"}
+HINTS = {
+    "mapping values are not allowed here": ": text with a colon and a space in it stands in quotes",
+    "could not find expected ':'": ": this line has no key; the lines behind `program: |` are indented",
+}
 """What to do about some of YAML's problems."""
 
 
@@ -90,7 +93,8 @@ class Document:
             self.stop()
             node = Composed(events).get_single_node()
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
+            marks = error.context_mark, error.problem_mark
+            mark = next(filter(None, marks if isinstance(error, yaml.scanner.ScannerError) else marks[::-1]), None)
             place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
             problem = str(error.problem or error.context)
             if problem.startswith("but "):

@@ -10,7 +10,8 @@ import keyword
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -144,20 +145,23 @@ def _root(path: str, text: str) -> yaml.MappingNode:
     return Document(path, text).root(REQUIRED)
 
 
-def _reduced(value: str, dims: Sequence[str], scope: Scope) -> str:
-    """What to do about axes that an output lacks since they were reduced on the way to it."""
-    known, todo, gone = scope.builder.known, [value], set[str]()
+def _other_axes(value: str, dims: Sequence[str], scope: Scope) -> str:
+    """What to do about the axes that an output, declared with `dims`, lacks or has too many."""
+    known, todo, gone, met = scope.builder.known, [value], set[str](), set[str]()
+    has = known[value].dims
     for v in todo:
+        met |= {*known[v].dims}
         if isinstance(e := known[v], Eqn):
             gone |= {*e.axes} - {*e.dims} if e.op != "rename" else set()
             todo += [a for a in e.values if a not in todo]
-    lost = [d for d in dims if d in gone]
-    if not lost:
-        return ""
-    d = lost[0]
-    return (
-        f"; {d} was reduced on the way: where it is also to stay, one of the two has another name, rename(x, {d}=...)"
-    )
+    for d in (d for d in dims if d in gone and d not in has):
+        another = f"one of the two has another name, rename(x, {d}=...)"
+        return f"; {d} was reduced on the way: where it is also to stay, {another}"
+    if strange := [d for d in dims if d not in met]:
+        return f"; nothing that it is made of has {strange[0]}"
+    if extra := [d for d in has if d not in dims]:
+        return f"; reduce {extra[0]}, by sum(x, {extra[0]}) say, or declare it"
+    return ""
 
 
 class _Reader(Document):
@@ -190,7 +194,8 @@ class _Reader(Document):
         except ValueError:
             value = 0
         if not 1 <= value <= MAX_SIZE:
-            wrong = f"is at most {MAX_SIZE}" if value > 0 else f"is a positive integer, not {text!r}"
+            given = f"the text {text!r}" if node.style else text or "nothing"
+            wrong = f"is at most {MAX_SIZE}" if value > 0 else f"is a positive integer, not {given}"
             self.at(node, f"the size of {name} {wrong}")
             return None
         return value
@@ -226,9 +231,9 @@ class _Reader(Document):
         check_stores(reader.stores, inputs.values(), scope.builder.eqns, scope.largest, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
-        for t in inputs.values():
-            if t.name not in scope.used:
-                self.warn_unused(parts["inputs"], t.name)
+        self.warn_unused(parts["inputs"], "input", inputs.keys() - scope.used)
+        words = Counter(re.findall(r"\w+", self.text))
+        self.warn_unused(parts["dims"], "axis", {d for d in dims if words[d] == 1})
         program = Program(
             name,
             tuple(sizes.items()),
@@ -464,7 +469,9 @@ class _Reader(Document):
         for key, value in self.entries(node):
             name = str(key.value)
             if not is_identifier(name):
-                self.at(key, f"{name!r} cannot name a tensor")
+                word = keyword.iskeyword(name) or name in CONSTANTS
+                why = "it is a word of the language" if word else "a name is made of letters, digits and _"
+                self.at(key, f"{name!r} cannot name a tensor: {why}")
                 continue
             if name in sizes:
                 self.at(key, f"{name} is the name of an axis")
@@ -706,7 +713,7 @@ class _Reader(Document):
             dims = reader.scope.builder.known[value].dims
             if set(dims) != set(t.dims):
                 has, says = ", ".join(dims) or "none", ", ".join(t.dims) or "none"
-                hint = _reduced(value, [d for d in t.dims if d not in dims], reader.scope)
+                hint = _other_axes(value, t.dims, reader.scope)
                 self.at(place, f"the output {t.name} has the axes {has}, and the spec says {says}{hint}")
 
     def warn_mixed(self, program: Program, products: Mapping[str, tuple[int, int]]) -> None:
@@ -722,8 +729,9 @@ class _Reader(Document):
                 message = f"of these operands one is float32 and one {half}, so the product is taken in float32; {how}"
                 self.report(*products[e.out], message, None, "warning")
 
-    def warn_unused(self, node: yaml.Node, name: str) -> None:
-        for key, _ in node.value:
-            if key.value == name:
+    def warn_unused(self, node: yaml.Node, what: str, names: Collection[str]) -> None:
+        """Warn of entries of a mapping that nothing refers to."""
+        for key, _ in self.entries(node):
+            if key.value in names:
                 mark = key.start_mark
-                self.report(mark.line + 1, mark.column + 1, f"the input {name} is never used", None, "warning")
+                self.report(mark.line + 1, mark.column + 1, f"the {what} {key.value} is never used", None, "warning")

@@ -307,11 +307,16 @@ def _kill(pid: int, sent: int, session: bool) -> None:
 
 
 def run_child(entry: str, descriptor: int, parent: int) -> None:
-    """What the process runs: `entry.main(connection, *arguments)`, the arguments being the first message."""
+    """What the process runs: `entry.main(connection, *arguments)`, the arguments being the first message. It says what
+    is not installed where something is not."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection: Connection[Any, Any] = Connection(descriptor)
-    with contextlib.suppress(EOFError):
-        importlib.import_module(entry).main(connection, *connection.recv())
+    try:
+        with contextlib.suppress(EOFError):
+            importlib.import_module(entry).main(connection, *connection.recv())
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"{error}\n    `mirage doctor` says what is missing\n")
+        sys.exit(1)
 
 
 def _end_with(parent: int) -> None:

@@ -339,6 +339,8 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
     assert "exp(x) / sum(exp(x)) over axes" in mirage("help", "lang", "softmax").out
     run = mirage("help", "lang", "softmx")
     assert run.code == 1 and "no function is called softmx" in run.err and "did you mean `softmax`?" in run.err
+    run = mirage("help", "langg")
+    assert run.code == 2 and "no topic or command is called langg\n    did you mean `lang`?\n" in run.err
     assert (
         "matmul is no function of specs: a product that sums over the axis k is dot(a, b, k)"
         in mirage("help", "lang", "matmul").out

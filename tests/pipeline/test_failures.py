@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,3 +147,11 @@ def test_a_search_without_a_kernel_says_what_stood_in_the_way(search: Any, rest:
     tuning = SimpleNamespace(**{"rejected": (), "failures": {}, "seconds": 4.0, **rest})
     result: Any = SimpleNamespace(search=searched, tuning=tuning, lost=(), rejections=(), dropped={})
     assert why_none(result) == why
+
+
+def test_a_file_that_the_machine_cannot_make_is_told_as_it_is_and_a_bug_with_its_place() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/full/mirage.so")
+    assert Failed.of(full) == Failed("/full/mirage.so: No space left on device")
+    with pytest.raises(ValueError, match="wrong") as bug:
+        raise ValueError("wrong")
+    assert re.fullmatch(r"ValueError: wrong \(test_failures\.py:\d+\)", Failed.of(bug.value).problem)

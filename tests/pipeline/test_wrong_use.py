@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 import mirage_cli
-from mirage_cli.errors import MirageError, NoKernelError, TraceError
+from mirage_cli.errors import MirageError, NoKernelError, OptionError, TraceError
 from mirage_cli.pipeline.backend import mirage, with_kernels
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings
 from mirage_cli.pipeline.models import model as model_module
@@ -251,8 +251,21 @@ def test_arguments_of_another_structure_are_refused(optimize: Optimize) -> None:
     for given in (({"b": X}, (X, X)), ({"a": X}, [X, X]), ({"a": X, "b": X}, X), (X, X, X), (X, X)):
         with pytest.raises(TraceError, match="example"):
             fast(*given)
-    with pytest.raises(TraceError, match="in the example"):
+    with pytest.raises(TraceError, match="argument 0: it is a dict of b, and was a dict of a in the example"):
+        fast({"b": X}, (X, X))
+    with pytest.raises(TraceError, match="argument 1: it is a tensor, and was a tuple of 2 in the example"):
+        fast({"a": X}, X)
+    with pytest.raises(TraceError, match="1 are given, and the example has 2"):
         optimize(lambda x, y: F.gelu(x) + y, X, X)((X, X))
+
+
+def test_a_class_and_sizes_of_no_argument_are_refused_before_anything_is_traced() -> None:
+    traced: list[str] = []
+    with pytest.raises(TypeError, match="not the class Linear"):
+        mirage_cli.optimize(nn.Linear, (X,), say=traced.append)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"an entry for each argument.*not True"):
+        mirage_cli.optimize(F.gelu, (X,), dynamic=True, say=traced.append)
+    assert not traced
 
 
 def test_a_tensor_alone_is_one_example(tmp_path: Path) -> None:

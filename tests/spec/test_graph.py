@@ -461,7 +461,7 @@ def test_every_mistake_is_told_as_in_a_spec() -> None:
     with pytest.raises(SpecError) as error:
         g.program()
     text = str(error.value)
-    assert "<graph wrong>:2:17: error: the size of k is a positive integer, not '0'" in text
+    assert "<graph wrong>:2:17: error: the size of k is a positive integer, not 0" in text
     assert "<graph wrong>:6:17: error: no axis is called z; the axes are m, k\n      X: {dims: [m, z]}\n" in text
     assert (
         "error: no axis is called kk; the axes are m, k\n      O = sum(silu(X), kk)\n" in text

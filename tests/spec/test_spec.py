@@ -615,9 +615,10 @@ def test_a_program_may_be_written_as_yaml_allows(program: str) -> None:
     assert torch.equal(o, x * 2 + y)
 
 
-def test_an_input_that_is_not_used_is_a_warning_and_no_mistake() -> None:
-    spec = parse_spec(written("O = X", "O[m,k]", "X[m,k] Y[m]"))
-    assert [(d.severity, d.message) for d in spec.warnings] == [("warning", "the input Y is never used")]
+def test_an_input_and_an_axis_that_are_not_used_are_warnings_and_no_mistakes() -> None:
+    spec = parse_spec(written("O = X", "O[m,k]", "X[m,k] Y[m]", dims="{m: 4, k: 6, p: 3}"))
+    unused = ["the input Y is never used", "the axis p is never used"]
+    assert [(d.severity, d.message) for d in spec.warnings] == [("warning", message) for message in unused]
     assert [t.name for t in spec.at().inputs] == ["X", "Y"]
 
 
@@ -640,7 +641,7 @@ HOSTILE = {
     "infinity less infinity": (PLAIN.replace("X + 1", "X * (inf - inf)"), "has no result"),
     "tensors of many axes": (sum_of_two(500), "a tensor has at most 13 axes, and this one has 500"),
     "an operator of many axes": (sum_of_two(10), "one operator takes at most 13 axes, and here are 20"),
-    "a size that is a fraction": (PLAIN.replace("m: 4", "m: 1.5"), "a positive integer, not '1.5'"),
+    "a size that is a fraction": (PLAIN.replace("m: 4", "m: 1.5"), "a positive integer, not 1.5"),
     "a large size": (PLAIN.replace("m: 4", f"m: {1 << 41}"), "the size of m is at most 1099511627776"),
     "an output twice": (PLAIN.replace("{O: [m]}", "{O: [m], O: [m]}"), "the key O is given twice"),
     "an output that is an input": (PLAIN.replace("{O:", "{X:"), "the output X is an input"),

@@ -23,7 +23,7 @@ from torch.fx.graph import CodeGen
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_structure
 
 from mirage_cli.codegen.exported.ordinary import only_numbers
-from mirage_cli.errors import NoKernelError, TraceError
+from mirage_cli.errors import NoKernelError, OptionError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, runs_on
 from mirage_cli.pipeline.models.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.models.figures import Figures
@@ -167,8 +167,11 @@ def optimize(
     """
     settings = Settings(target, budget, seed, workers, db)
     _, has_gpu = settings.gpu()
-    if not callable(function):
-        raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
+    if isinstance(function, type) or not callable(function):
+        given = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+        raise TypeError(f"a model is an nn.Module or a function, not {given}")
+    if not isinstance(dynamic, dict | list | tuple | None):
+        raise OptionError("dynamic has an entry for each argument, as `dynamic_shapes` of `torch.export`", dynamic)
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     module = as_module(function)
@@ -319,7 +322,7 @@ def as_exported(
         if named:
             raise TraceError("arguments", f"{', '.join(named)}: give by position what the example has, and no other")
         same = len(given) == tensors and all(isinstance(x, torch.Tensor) for x in given)
-        leaves = given if same else leaves_of(given, structure)
+        leaves = given if same else leaves_of(given, example, structure)
         for i, (x, y) in enumerate(zip(leaves, expected, strict=True)):
             if (one := kind_of(x)) != (other := kind_of(y)):
                 raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
@@ -370,14 +373,21 @@ def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
     return first < other + y.nbytes and other < first + x.nbytes
 
 
-def leaves_of(given: tuple[Any, ...], structure: TreeSpec) -> list[Any]:
+def leaves_of(given: Sequence[Any], example: Sequence[Any], structure: TreeSpec) -> list[Any]:
     """What arguments of the example's structure are made of. Raises TraceError."""
-    leaves, expected = tree_leaves(given), structure.num_leaves
-    if len(leaves) != expected:
-        raise TraceError("arguments", f"{len(leaves)} are given, and the example has {expected}")
-    if (now := tree_structure(given)) != structure:
-        raise TraceError("arguments", f"they are {now}, and were {structure} in the example")
-    return leaves
+    if len(given) != len(example):
+        raise TraceError("arguments", f"{len(given)} are given, and the example has {len(example)}")
+    if tree_structure(tuple(given)) != structure:
+        pairs = enumerate(zip(given, example, strict=True))
+        i, x, y = next((i, x, y) for i, (x, y) in pairs if tree_structure(x) != tree_structure(y))
+        raise TraceError(f"argument {i}", f"it is {made_of(x)}, and was {made_of(y)} in the example")
+    return tree_leaves(given)
+
+
+def made_of(x: Any) -> str:
+    """An argument in words: what it is, and its keys, or how many leaves it has."""
+    inside = ", ".join(map(str, x)) if isinstance(x, dict) else len(tree_leaves(x))
+    return "a tensor" if isinstance(x, torch.Tensor) else f"a {type(x).__name__} of {inside}"
 
 
 def called_plainly(model: torch.fx.GraphModule, example: Sequence[Any]) -> None:

@@ -96,7 +96,7 @@ def table(rows: Iterable[Share]) -> str:
     rows = [*rows]
     total = Share("in all", *(summed(getattr(r, of) for r in rows) for of in ("nodes", "flops", "moved_bytes")))
     width = max(len(r.operator) for r in (*rows, total))
-    lines = [f"{'operator':{width}}  taken          FLOPs          bytes"]
+    lines = [f"{'operator':{width}}  {'taken':>12}  {'FLOPs':>14}  {'bytes':>14}"]
     for r in (*rows, total):
         nodes, taken = r.nodes
         lines.append(f"{r.operator:{width}}  {taken:4} of {nodes:4}  {part(r.flops)}  {part(r.moved_bytes)}")
