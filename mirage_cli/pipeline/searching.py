@@ -154,7 +154,8 @@ Judged = tuple["ScheduledGraph", Verdict]
 Doing = Callable[[str, "float | None"], None]
 """Told what is being done, and the µs of the best plan so far where there is one."""
 Chosen = Callable[[Program, "Mapping[str, MuGraph]", str], None]
-"""Told a program, its μGraphs by id before they are verified, the cheapest first, and the id of the one as written."""
+"""Told a program, its μGraphs by id before they are verified, the cheapest first, and the id of the one as written.
+Where nothing is verified behind some time, told the first that is verified alone: of the others, it may be none."""
 
 
 def unheard(*_: object) -> None:
@@ -206,7 +207,10 @@ def search_program(
         if result.stopped == "interrupted":
             clock.interrupt()
         some = to_verify(result, lowered, options.seed)
-        told = partial(chosen, program, {c.id: c.graph for c in some}, result.as_written.id)
+
+        def told(some: Sequence[ScheduledGraph], as_written: str = result.as_written.id) -> None:
+            chosen(program, {c.id: c.graph for c in some}, as_written)
+
         found += verified(lowered, some, options, clock, doing, told, first)
         if any(v.ok or v.net == "time" for _, v in found):
             break
@@ -325,24 +329,24 @@ def verified(
     options: Options,
     clock: Clock,
     doing: Doing,
-    told: Callable[[], object] = unheard,
+    told: Callable[[Sequence[ScheduledGraph]], object] = unheard,
     before: Sequence[Judged] = (),
 ) -> list[Judged]:
-    """The verdicts on these, the cheapest first. Each is compared with the program as it was written. told: called in
-    front of all; where nothing is verified behind some time, behind the first, without which there is no kernel.
-    before: plans with verdicts, which are among those that are returned."""
-    first = int(math.isfinite(clock.until_s))
+    """The verdicts on these, the cheapest first. Each is compared with the program as it was written. told: called as
+    `Chosen`. before: plans with verdicts, which are among those that are returned."""
+    waits = math.isfinite(clock.until_s)
     best_us = min(c.predicted_us for c in chosen)
     verdicts = {c.id: v for c, v in before}
     found = [x for x in before if all(c.id != x[0].id for c in chosen)]
     with Verifier(lowered, [c.graph for c in chosen], options.seed, options.workers, clock) as verifier:
+        if not waits:
+            told(chosen)
         for i, candidate in enumerate(chosen):
-            if i == first:
-                told()
             doing(f"verifying {i + 1} of {len(chosen)} plans", best_us)
             found.append((candidate, verdicts.get(candidate.id) or verifier.verdict(i)))
-        if len(chosen) <= first:
-            told()
+            if waits and found[-1][1].ok:
+                told([candidate])
+                waits = False
     return sorted(found, key=lambda x: (x[0].predicted_us, x[0].id))
 
 

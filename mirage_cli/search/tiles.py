@@ -161,6 +161,10 @@ class Choices:
         """Some of them with two stages."""
         return replace(self, batch=replace(self.batch, stages=np.where(which, 2.0, self.batch.stages)))
 
+    def some(self, which: NDArray[np.intp]) -> Choices:
+        """Some of them, by their places."""
+        return replace(self, batch=self.batch.some(which), order=self.order[which])
+
     def schedule(self, i: int) -> KernelSchedule:
         b = self.batch
         return KernelSchedule(

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import merge
 from itertools import islice
@@ -19,7 +19,7 @@ from mirage_cli.ir.schedule import Early, KernelSchedule, Schedule, next_power_o
 from mirage_cli.search.cost import model, work
 from mirage_cli.search.cost.batch import Array, Batch
 from mirage_cli.search.cost.work import chunk_sizes, models
-from mirage_cli.search.tiles import DEPTHS, choices, least_tile, orders_of, other_forms
+from mirage_cli.search.tiles import DEPTHS, Choices, choices, least_tile, orders_of, other_forms
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, pairs
 from mirage_cli.tune.normal import normalised
@@ -37,6 +37,8 @@ BESIDE_SLOWER = 1.001
 SURE = 0.95
 """What a kernel takes of what there is, by the cost model, up to which it is sure to have room. With 256 values of a
 thread, some kernels for sm_90 spilled up to 1,376 bytes, and others nothing."""
+RANKED = 4096
+"""Schedules of a kernel that are ranked, at most: of windows in blocks along five axes there are over 100,000."""
 ROOMIER, ROOM_POOL = 0.5, 512
 """Where a kernel had no room: the part of the way to the least that any of so many schedules holds, which others go."""
 
@@ -44,49 +46,58 @@ ROOMIER, ROOM_POOL = 0.5, 512
 def ranked(
     m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None, by_arithmetic: bool = False
 ) -> Iterator[KernelSchedule]:
-    """All tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best first; those that
-    fit, and last those that may not; in other forms of the kernel too. Where shared memory has no room for three
-    stages, with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix units."""
-    own = _ranked(m, sizes, target, split, by_arithmetic)
+    """The best RANKED of all tile sizes, chunks, two depths of stages and orders of one kernel with default warps, best
+    first; those that fit, and last those that may not; in other forms of the kernel too. Where shared memory has no
+    room for three stages, with two. by_arithmetic: how products of float32 are made, here and below; else on the matrix
+    units."""
+    own = _in_order(m.alike, tuple(sizes.items()), target, split, by_arithmetic)
     others = (_of_form(x, target, split, by_arithmetic) for x in other_forms(m, sizes, coarse=False))
-    yield from (s for _, s in merge(own, *others, key=itemgetter(0)))
+    yield from (s for _, s in merge(own.schedules(), *others, key=itemgetter(0)))
 
 
 def _of_form(
     x: work.Formed, target: Target, split: int | None, by_arithmetic: bool
 ) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
     """Those of another form, as schedules of the kernel as it was."""
-    for key, s in _ranked(x.model, x.sizes, target, split, by_arithmetic):
+    for key, s in _in_order(x.model.alike, tuple(x.sizes.items()), target, split, by_arithmetic).schedules():
         yield key, x.form.original(s)
 
 
-def _ranked(
-    m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None, by_arithmetic: bool
-) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
-    """Those of one model, each behind what they are ranked by."""
-    found = choices(m, sizes, target, orders_of(m, sizes), coarse=False, split=split)
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """The choices of one model, best first. keys: what they are ranked by, which is whether a choice may not fit, and
+    its predicted time."""
+
+    choices: Choices
+    keys: Sequence[tuple[bool, float]]
+
+    def schedules(self) -> Iterator[tuple[tuple[bool, float], KernelSchedule]]:
+        """Each behind its key. Several choices may be one schedule."""
+        seen: set[KernelSchedule] = set()
+        for i, key in enumerate(self.keys):
+            s = self.choices.schedule(i)
+            if s not in seen:
+                seen.add(s)
+                yield key, s
+
+
+@lru_cache(maxsize=256)
+def _in_order(
+    alike: work.Alike, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None, by_arithmetic: bool
+) -> InOrder:
+    """Of the plans of one program, several have the same kernel."""
+    m, known = alike.model, dict(sizes)
+    found = choices(m, known, target, orders_of(m, known), coarse=False, split=split)
     found = found.by_arithmetic() if by_arithmetic else found
-    e = model.estimate(m, found.batch, sizes, target)
+    e = model.estimate(m, found.batch, known, target)
     deep = (found.batch.stages == DEPTHS[0]) & (e.shared_bytes > target.smem_per_block_bytes)
     if deep.any():
         found = found.shallower(deep)
-        shallow = model.estimate(m, found.batch.some(deep), sizes, target)
+        shallow = model.estimate(m, found.batch.some(deep), known, target)
         e = model.Estimates.of((e.some(~deep), shallow), np.argsort(np.argsort(deep, kind="stable")))
-    seen: set[KernelSchedule] = set()
     last = (e.crowded > SURE) | np.isinf(e.us)
-    for i in np.lexsort((e.us, last))[: np.isfinite(e.us).sum()]:
-        s = found.schedule(int(i))
-        if s not in seen:
-            seen.add(s)
-            yield (bool(last[i]), float(e.us[i])), s
-
-
-@lru_cache(maxsize=1024)
-def _best(
-    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None, by_arithmetic: bool
-) -> KernelSchedule | None:
-    """The first of the ranked schedules."""
-    return next(ranked(m, dict(sizes), target, split, by_arithmetic), None)
+    best = np.lexsort((e.us, last))[: min(np.isfinite(e.us).sum(), RANKED)]
+    return InOrder(found.some(best), [*zip(last[best].tolist(), e.us[best].tolist(), strict=True)])
 
 
 def first_schedules(graph: MuGraph, target: Target, count: int, by_arithmetic: bool = False) -> list[Schedule]:
@@ -249,7 +260,7 @@ def complete(
         k, s = m.kernel, given.get(name)
         count = chunks.get(k.chunk) if k.split is not None else None
         if s is None:
-            s = _best(m, tuple({**graph.sizes, **chunks}.items()), target, count, by_arithmetic)
+            s = next(ranked(m, {**graph.sizes, **chunks}, target, count, by_arithmetic), None)
             if s is None:
                 return None
         elif count is not None and s.split != count:

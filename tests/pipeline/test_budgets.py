@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,8 @@ from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result, Unfinished
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import explore
+from mirage_cli.verify import equivalence
+from mirage_cli.verify.verdict import refused
 from tests.pipeline import made_up_gpu
 
 
@@ -313,15 +315,35 @@ def test_the_first_kernels_are_compiled_while_plans_are_verified(
 
 @pytest.mark.parametrize(("until_s", "first"), [(math.inf, 0), (3600.0, 2)])
 def test_where_time_may_be_up_plans_are_verified_in_front_of_compiling(until_s: float, first: int) -> None:
-    """One that needs no search, and the best."""
+    """One that needs no search, and the best, which is compiled alone: the others may not be verified in time."""
     told: list[str] = []
+    compiled: list[str] = []
+
+    def chosen(_: object, graphs: Mapping[str, object], __: str) -> None:
+        told.append("chosen")
+        compiled.extend(graphs)
+
     options = Options(until_s=time.monotonic() + until_s)
     doing: Any = lambda what, _: told.append(what.split(" of ")[0])  # noqa: E731
-    h200 = find_target("h200")
-    found = search_program(gated(128).program(), h200, options, doing=doing, chosen=lambda *_: told.append("chosen"))
-    assert found.plans
+    found = search_program(gated(128).program(), find_target("h200"), options, doing=doing, chosen=chosen)
     told = [x for x in told if x == "chosen" or x.startswith("verifying")]
     assert told.index("chosen") == first and told[:first] == ["verifying 1"] * first
+    ids = [p.id for p in found.plans]
+    assert told.count("chosen") == 1 and len(ids) > 1
+    assert compiled == ids[:1] if first else {*compiled} == {*ids}
+
+
+def test_where_time_may_be_up_nothing_is_compiled_ahead_of_which_no_plan_is_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = refused("time", "made up")
+    monkeypatch.setattr(equivalence, "check_equivalence", lambda *_, **__: late)
+    told: list[object] = []
+    for until_s in (math.inf, time.monotonic() + 3600.0):
+        found = search_program(
+            gated(128).program(), find_target("h200"), Options(until_s=until_s), chosen=lambda *x: told.append(x)
+        )
+        assert not found.plans and len(told) == 1
 
 
 def test_an_error_in_compiling_ahead_is_told_in_the_results_of_its_program(

@@ -19,7 +19,7 @@ from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search import expand, generator
+from mirage_cli.search import expand, generator, tiles
 from mirage_cli.search.cost.alike import nameless, unnamed
 from mirage_cli.search.cost.batch import Batch
 from mirage_cli.search.cost.memory import read_bytes
@@ -30,6 +30,7 @@ from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune import space
 from mirage_cli.tune.price import estimates, total_us, totals_us
 from mirage_cli.tune.space import first_schedules
 from tests.searched import BEST
@@ -86,6 +87,31 @@ def test_names_of_buffers_and_values_do_not_count(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_all_else_does(name: str) -> None:
     assert nameless(*kernel(*OTHERS[name])) != nameless(*kernel())
+
+
+def test_what_a_tuner_may_try_is_ranked_once_for_kernels_that_differ_in_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As plans of one program have them. Of each, all choices are the same."""
+    ranked: list[str] = []
+
+    def choices(m: Model, *arguments: Any, **named: Any) -> Any:
+        ranked.append(m.kernel.name)
+        return tiles.choices(m, *arguments, **named)
+
+    monkeypatch.setattr(space, "choices", choices)
+    space._in_order.cache_clear()
+    changes = {"": (), **ALIKE, "more of it": (("mul(E, 2)", "exp(E)"),)}
+    found: dict[str, list[Schedule]] = {}
+    counts: list[int] = []
+    for name, some in changes.items():
+        text = TEXT
+        for old, new in some:
+            text = text.replace(old, new)
+        found[name] = first_schedules(parse_mugraph(text), find_target("h200"), 4)
+        counts.append(len(ranked))
+    assert counts == [1] * (1 + len(ALIKE)) + [2]
+    assert all(found[name] == found[""] for name in ALIKE)
 
 
 TWICE = """

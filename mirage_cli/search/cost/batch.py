@@ -44,8 +44,8 @@ class Batch:
     tf32x3: Array
     unroll: Array
 
-    def some(self, which: NDArray[np.bool_]) -> Batch:
-        """The columns of some schedules."""
+    def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Batch:
+        """The columns of some schedules: of those where it is true, or of those at these places."""
         block, place = ({d: x[which] for d, x in columns.items()} for columns in (self.block, self.place))
         return Batch(block, place, *(getattr(self, f.name)[which] for f in fields(Batch)[2:]))
 

@@ -13,6 +13,7 @@ from mirage_cli.ir.access import Access
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.diagonal import Groups, diagonal, groups
 from mirage_cli.ir.form import KernelForm, axes_of
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS, flops_of
 from mirage_cli.ir.phases import MOST as PHASES
@@ -288,6 +289,21 @@ class Model:
     def single(self) -> bool:
         """Whether any product is of float32."""
         return any(p.single for w in self.segments for p, _ in w.dots)
+
+    @cached_property
+    def alike(self) -> Alike:
+        known = unnamed((*self.inputs, *self.outputs))
+        key = nameless(self.kernel, self.bytes_of_buffers, self.exact, known)
+        return Alike((key, self.dynamic, self.rows, frozenset(self.inside.items())), self)
+
+
+@hashed_once
+@dataclass(frozen=True)
+class Alike:
+    """A kernel as a key: those that differ in names alone are equal, and have equal prices."""
+
+    key: Hashable
+    model: Model = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
