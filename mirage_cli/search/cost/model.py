@@ -214,14 +214,15 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     largest, accumulated = held(m, batch.block, x.zero)
     o = occupancy(x, segments, largest, accumulated)
     stored, ahead = stored_bytes(x), ahead_bytes(x, segments)
-    products, elementwise = in_turns(x, o, products_us(x, segments, o), elementwise_us(x, segments, o))
+    computing = products_us(x, segments, o), *operands_us(x, segments, o), elementwise_us(x, segments, o)
+    products, operands, elementwise = in_turns(x, o, *computing)
     busy = {
         "memory": memory_us(x, stored, o),
         "L2": l2_us(x, segments, o),
         "matrix units": products,
         "arithmetic": elementwise,
         "latency": latency_us(x, segments, o),
-        "operands": operands_us(x, segments, o),
+        "operands": operands,
     }
     behind = x.term("behind", behind_us(x, segments, o, busy["memory"]), 0.0)
     busy |= {name: busy[name] + behind for name in COMPUTING}
