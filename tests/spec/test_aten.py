@@ -33,6 +33,7 @@ SAMPLED = torch.randn(2, 3, 5, 6), torch.rand(2, 4, 7, 2) * 2.4 - 1.2
 """Pictures, and places of them and around them."""
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 ROWS = torch.tensor([[3, 0], [6, 6], [1, 5]])
+PICTURE = torch.randn(1, 2, 18, 13)
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
 
@@ -351,6 +352,22 @@ def test_how_many_places_a_window_has_follows_from_positions() -> None:
         (
             lambda x: torch.nn.functional.interpolate(x, size=(9, 4, 1), mode="nearest-exact") * 2,
             (torch.randn(1, 2, 4, 10, 3),),
+        ),
+        (lambda x: torch.nn.functional.interpolate(x, size=(3, 7, 9), mode="trilinear"), (torch.randn(1, 2, 4, 5, 3),)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.7, mode="linear"), (torch.randn(2, 3, 11),)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(3, 5), mode="bicubic"), (torch.randn(1, 2, 12, 9),)),
+        (
+            lambda x: torch.nn.functional.interpolate(x, size=(25, 9), mode="bicubic", align_corners=True),
+            (torch.randn(1, 2, 7, 4),),
+        ),
+        (lambda x: torch.nn.functional.interpolate(x, size=(5, 7), mode="bicubic"), (torch.randn(1, 2, 1, 2),)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(7, 5), mode="bicubic", antialias=True), (PICTURE,)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(9, 17), mode="bilinear", antialias=True), (PICTURE,)),
+        (
+            lambda x: torch.nn.functional.interpolate(
+                x, size=(9, 17), mode="bilinear", align_corners=True, antialias=True
+            ),
+            (PICTURE,),
         ),
         (lambda x: torch.einsum("bii->bi", x) + torch.einsum("bii->b", x)[:, None], (torch.randn(2, 3, 3),)),
         (lambda x, y: torch.einsum("iki,ij->kj", x, y), (torch.randn(3, 2, 3), torch.randn(3, 4))),
