@@ -572,6 +572,33 @@ def test_whole_numbers_beyond_32_bits_are_no_results() -> None:
     torch.testing.assert_close(computed(model, traced, inputs)[0].float(), inputs[0])
 
 
+FAR = torch.tensor([[-2.5, 0.0, 3.7, 1e12, 4.9, 5.0], [torch.inf, -3e10, torch.nan, 1.5, -0.5, 2.0]])
+
+
+def test_whole_numbers_that_a_mask_bounds_are_results() -> None:
+    """A picture between its places is read so: PyTorch writes where(inside, whole(place), 0)."""
+    inputs = (FAR,)
+    function = lambda x: torch.where((x >= 0) & ((x > -9) & (x < 5)), x.long(), 7)  # noqa: E731
+    model, traced = whole(function, inputs)
+    assert torch.equal(computed(model, traced, inputs)[0].long(), function(FAR))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where((x >= 0) | (x < 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x * 2 < 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x > 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x < 1e10), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x < 5), 0, x.long()),
+        lambda x: torch.where((x >= 0) & (x < 5), i := x.long(), i + 1),
+    ],
+)
+def test_whole_numbers_that_a_mask_does_not_bound_are_no_results(function: Any) -> None:
+    with pytest.raises(Unsupported, match="may not fit in 32 bits"):
+        whole(function, (FAR,))
+
+
 # -- whole numbers
 
 
