@@ -109,6 +109,7 @@ def test_a_sum_along_a_long_axis_is_of_a_block_and_of_the_blocks_before(monkeypa
 
 def test_blocks_have_one_length_where_they_can() -> None:
     assert [block_of(n) for n in (8193, 10_000, 1 << 20, 16381)] == [256, 250, 256, 256]
+    assert [block_of(n) for n in (32769, 512 * 331)] == [331, 256]
 
 
 def test_blocks_are_longer_where_there_would_be_many() -> None:

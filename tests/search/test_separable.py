@@ -17,7 +17,7 @@ SPEC = """
 name: windows
 dims: {{y: 19, x: 21, i: 5, j: 5, u: 9, v: 10, p: 3, q: 3}}
 dtype: float32
-inputs: {{X: [y, x], Y: [y], G: [i], W: [i, j]}}
+inputs: {{X: [y, x], Y: [y], G: [i], V: [y, i], W: [i, j]}}
 program: |
   O = {program}
 outputs: {{O: [{dims}]}}
@@ -59,6 +59,7 @@ def test_a_window_is_summed_along_one_axis_after_the_other() -> None:
         ),
         pytest.param("sum(where(index(y) + index(i) < 9, X[y + i - 2, x + j], 0), i, j)", "y, x", id="a mask of both"),
         pytest.param("sum(X[y + i - 2, x + j - 2] * Y[y], i, j)", "y, x", id="a factor of the positions"),
+        pytest.param("sum(X[y + i - 2, x + j - 2] * V * G[j], i, j)", "y, x", id="a factor of places and taps"),
         pytest.param("max(pad(X, -inf)[y + i - 2, x + j - 2], i, j)", "y, x", id="a maximum"),
         pytest.param("min(pad(X, inf)[2*u + i - 1, 2*v + j - 3], i, j)", "u, v", id="a minimum, steps of 2"),
         pytest.param("max(max(pad(X, -inf)[y + i - 2, x + j - 2], i), j)", "y, x", id="a maximum of maxima"),

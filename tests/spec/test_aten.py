@@ -33,6 +33,7 @@ SAMPLED = torch.randn(2, 3, 5, 6), torch.rand(2, 4, 7, 2) * 2.4 - 1.2
 """Pictures, and places of them and around them."""
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 ROWS = torch.tensor([[3, 0], [6, 6], [1, 5]])
+PICTURE = torch.randn(1, 2, 18, 13)
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
 
@@ -352,6 +353,22 @@ def test_how_many_places_a_window_has_follows_from_positions() -> None:
             lambda x: torch.nn.functional.interpolate(x, size=(9, 4, 1), mode="nearest-exact") * 2,
             (torch.randn(1, 2, 4, 10, 3),),
         ),
+        (lambda x: torch.nn.functional.interpolate(x, size=(3, 7, 9), mode="trilinear"), (torch.randn(1, 2, 4, 5, 3),)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.7, mode="linear"), (torch.randn(2, 3, 11),)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(3, 5), mode="bicubic"), (torch.randn(1, 2, 12, 9),)),
+        (
+            lambda x: torch.nn.functional.interpolate(x, size=(25, 9), mode="bicubic", align_corners=True),
+            (torch.randn(1, 2, 7, 4),),
+        ),
+        (lambda x: torch.nn.functional.interpolate(x, size=(5, 7), mode="bicubic"), (torch.randn(1, 2, 1, 2),)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(7, 5), mode="bicubic", antialias=True), (PICTURE,)),
+        (lambda x: torch.nn.functional.interpolate(x, size=(9, 17), mode="bilinear", antialias=True), (PICTURE,)),
+        (
+            lambda x: torch.nn.functional.interpolate(
+                x, size=(9, 17), mode="bilinear", align_corners=True, antialias=True
+            ),
+            (PICTURE,),
+        ),
         (lambda x: torch.einsum("bii->bi", x) + torch.einsum("bii->b", x)[:, None], (torch.randn(2, 3, 3),)),
         (lambda x, y: torch.einsum("iki,ij->kj", x, y), (torch.randn(3, 2, 3), torch.randn(3, 4))),
         (
@@ -553,6 +570,33 @@ def test_whole_numbers_beyond_32_bits_are_no_results() -> None:
     whole(lambda x: x.long(), (torch.randn(3, 4).half(),))
     model, traced = whole(lambda x: (x * 1e10).long().float() * 1e-10, inputs := (torch.randn(3, 4),))
     torch.testing.assert_close(computed(model, traced, inputs)[0].float(), inputs[0])
+
+
+FAR = torch.tensor([[-2.5, 0.0, 3.7, 1e12, 4.9, 5.0], [torch.inf, -3e10, torch.nan, 1.5, -0.5, 2.0]])
+
+
+def test_whole_numbers_that_a_mask_bounds_are_results() -> None:
+    """A picture between its places is read so: PyTorch writes where(inside, whole(place), 0)."""
+    inputs = (FAR,)
+    function = lambda x: torch.where((x >= 0) & ((x > -9) & (x < 5)), x.long(), 7)  # noqa: E731
+    model, traced = whole(function, inputs)
+    assert torch.equal(computed(model, traced, inputs)[0].long(), function(FAR))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where((x >= 0) | (x < 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x * 2 < 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x > 5), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x < 1e10), x.long(), 0),
+        lambda x: torch.where((x >= 0) & (x < 5), 0, x.long()),
+        lambda x: torch.where((x >= 0) & (x < 5), i := x.long(), i + 1),
+    ],
+)
+def test_whole_numbers_that_a_mask_does_not_bound_are_no_results(function: Any) -> None:
+    with pytest.raises(Unsupported, match="may not fit in 32 bits"):
+        whole(function, (FAR,))
 
 
 # -- whole numbers

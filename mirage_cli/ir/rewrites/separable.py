@@ -56,7 +56,7 @@ class _Separable(Rewriter):
         except _InseparableError:
             return ()
         window = prod(self.dims[a] for a in (axis, *part.others))
-        if not (part.others and part.read and {*others} <= {*self.known[inner].dims}):
+        if not (part.others and part.read and {*others} <= {*self.known[inner].dims}) or part.others & part.outside:
             return ()
         if window < LEAST or {*part.read} & part.kept or not part.left_out():
             return ()
@@ -78,7 +78,8 @@ class _Without:
 
     op: the reduction. others: the other reduced axes, also of reductions inside. read: the index that holds the axis,
     by which the result is read. kept: axes of what is not read by it. around: factors and masks along the axis, the
-    outermost first, each with READ in the place of what it is of. along: these masks. eqns: the equations so far.
+    outermost first, each with READ in the place of what it is of. along: these masks. outside: axes of these factors.
+    eqns: the equations so far.
     """
 
     of_all: _Separable
@@ -89,6 +90,7 @@ class _Without:
     kept: set[str] = field(default_factory=set[str])
     around: list[tuple[str, tuple[Arg, ...]]] = field(default_factory=list[tuple[str, tuple[Arg, ...]]])
     along: list[str] = field(default_factory=list[str])
+    outside: set[str] = field(default_factory=set[str])
     eqns: list[Eqn] = field(default_factory=list[Eqn])
 
     @property
@@ -139,10 +141,12 @@ class _Without:
         return self.add("rename", (source,), substitution_text(others))
 
     def multiplied(self, x: Eqn) -> str:
-        """A product, of which factors along the axis alone stand outside."""
+        """A product, of which factors along the axis, and along no other that is reduced, stand outside."""
         for factor, other in (x.values, x.values[::-1]):
-            if self.of_all.known[factor].dims == (self.axis,):
+            dims = {*self.of_all.known[factor].dims}
+            if self.axis in dims and not dims & self.others:
                 self.around.append(("mul", (READ, factor)))
+                self.outside |= dims
                 return self.of(other)
         first, last = x.values
         return self.add("mul", (self.of(first), self.of(last)), ())

@@ -124,6 +124,9 @@ PLACES = frozenset({"aten.argmax", "aten.argmin", "aten.bucketize", "aten.search
 CHOSEN = frozenset({"aten.maximum", "aten.minimum", "aten.where"})
 """Operators whose results are elements of their operands, place by place."""
 CONVERSIONS = ("aten.to", "aten._to_copy")
+CONJUNCTIONS = ("aten.logical_and", "aten.bitwise_and", "aten.__and__")
+BOUNDS = {"aten.ge": -1, "aten.gt": -1, "aten.lt": 1, "aten.le": 1}
+"""Comparisons with a number, by the side on which they bound."""
 ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
 
 
@@ -152,11 +155,41 @@ def not_negative(node: Any, moves: Callable[[object], bool]) -> bool:
 
 
 def may_wrap(node: Any) -> bool:
-    """Whether a call converts floating-point numbers to whole ones of 64 bits that may not fit in 32. What does not fit
-    in a smaller type is undefined in PyTorch too."""
+    """Whether a call converts floating-point numbers to whole ones of 64 bits that may not fit in 32, unless only those
+    are read that do. What does not fit in a smaller type is undefined in PyTorch too."""
     if overloadless(node.target) not in CONVERSIONS or dtype_name(node.meta["val"].dtype) != "int64":
         return False
-    return not is_whole(node.args[0]) and not is_mask(node.args[0]) and reach(node.args[0]) > LARGEST
+    if is_whole(node.args[0]) or is_mask(node.args[0]) or reach(node.args[0]) <= LARGEST:
+        return False
+    return not node.users or any(not keeps_small(u, node) for u in node.users)
+
+
+def keeps_small(choice: Any, node: Any) -> bool:
+    """Whether a call takes the whole numbers that a node makes of floating-point ones where a mask says that these are
+    within bounds, and nowhere else: where((x >= 0) & (x < 64), whole(x), 0)."""
+    if overloadless(choice.target) != "aten.where" or len(choice.args) != 3:
+        return False
+    mask, first, second = choice.args
+    if first is not node or second is node or mask is node:
+        return False
+    signs = [sign for m in conjuncts(mask) for sign in bound_of(m, node.args[0])]
+    return {*signs} == {-1, 1}
+
+
+def conjuncts(mask: Any) -> list[Any]:
+    """The masks that all hold where a mask does."""
+    found = [mask]
+    for m in found:
+        if overloadless(getattr(m, "target", "")) in CONJUNCTIONS:
+            found += [x for x in m.args if x not in found]
+    return found
+
+
+def bound_of(mask: Any, x: Any) -> tuple[int, ...]:
+    """On which side a mask bounds floating-point numbers by one that fits in 32 bits: -1 from below, 1 from above."""
+    side = BOUNDS.get(overloadless(getattr(mask, "target", "")))
+    number = mask.args[1] if side and mask.args[0] is x else None
+    return (side,) if side and isinstance(number, int | float) and abs(number) <= GIVEN else ()
 
 
 def reach(node: Any) -> float:

@@ -238,28 +238,149 @@ def scales_of(scales: Sequence[Any], rank: int) -> list[Any]:
 
 @aten("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d", with_node=True)
 def _upsample_linear(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
-    """ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given."""
+    return resampled(x, node.meta["val"].shape, scales, ends, LINEAR)
+
+
+@aten("aten.upsample_bicubic2d", with_node=True)
+def _upsample_cubic(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
+    return resampled(x, node.meta["val"].shape, scales, ends, CUBIC)
+
+
+@aten("aten._upsample_bilinear2d_aa", with_node=True)
+def _upsample_linear_smooth(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
+    return resampled(x, node.meta["val"].shape, scales, ends, LINEAR, smooth=True)
+
+
+@aten("aten._upsample_bicubic2d_aa", with_node=True)
+def _upsample_cubic_smooth(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
+    return resampled(x, node.meta["val"].shape, scales, ends, SMOOTH_CUBIC, smooth=True)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """How much a place counts, by how far away it is: nothing from `reach` on."""
+
+    reach: int
+    weight: Callable[[Value], Value]
+
+
+def cubic(a: float) -> Filter:
+    """Cubic convolution (Keys, 1981, equation 15), whose slope is `a` at a distance of 1."""
+
+    def weight(d: Value) -> Value:
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        return g.where(d < 1, near, g.where(d < 2, ((d - 5) * d + 8) * d * a - 4 * a, 0))
+
+    return Filter(2, lambda d: weight(g.abs(d)))
+
+
+LINEAR = Filter(1, lambda d: g.maximum(1 - g.abs(d), 0))
+CUBIC, SMOOTH_CUBIC = cubic(-0.75), cubic(-0.5)
+FINEST = 1 << 12
+"""The largest denominator of a factor that a picture is enlarged by."""
+ROUNDED_OFF = Fraction(1, 1 << 16)
+"""How far the last place of a picture may be from where such a factor has it."""
+
+
+def resampled(
+    x: Array, shape: Sequence[int], scales: Sequence[Any], ends: bool, kind: Filter, smooth: bool = False
+) -> Array:
+    """A picture of this shape: a window over those places of x that are near to each place, times their weights.
+
+    ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given. smooth:
+    whether a place of a smaller picture sees all places of x that lie between it and the next.
+    """
+    parts, dims, taps, weights = p.whole(x), [*x.dims], list[Dim](), list[Array]()
     for at, scale in enumerate(scales_of(scales, len(x.dims) - 2), 2):
-        n, size = x.shape[at], node.meta["val"].shape[at]
-        step = (n - 1) / max(size - 1, 1) if ends else 1 / scale if scale else n / size
-        x = interpolated(x, at, size, step, 0.0 if ends else 0.5 * step - 0.5)
-    return x
+        n, size = x.shape[at], shape[at]
+        s = Sampling(n, size, *steps_between(n, size, ends, scale, smooth), kind, smooth)
+        x = repeat_interleave(x, s.parts, at) if s.parts > 1 else x
+        place, tap = axes(size), axes(s.taps)
+        parts[at], dims[at] = ([(place, s.by), (tap, s.parts)], s.first), place
+        taps.append(tap)
+        weights.append(s.weights(x.trace))
+    made, rank = p.read(x, parts, [*dims, *taps]), len(weights)
+    for i, weight in enumerate(weights, 2):
+        own = dict(zip((i, i + rank), weight.dims, strict=True))
+        made = both(operator.mul, made, p.viewed(weight, [own.get(d, ()) for d in range(len(made.dims))]))
+    return p.reduction("sum", made, [*range(2 + rank, 2 + 2 * rank)])
 
 
-def interpolated(x: Array, dim: int, size: int, step: float, start: float) -> Array:
-    """x between its places along an axis: times the matrix of how near each is to start, start + step, ..."""
-    n = x.shape[dim]
-    if n > MOST_COMPARED:
-        raise Unsupported(f"interpolation between {n} places")
-    source, place = x.trace.positions(size), x.trace.positions(n)
-    source = p.viewed(source, [*source.dims, ()])
+def steps_between(n: int, size: int, ends: bool, scale: float | None, smooth: bool) -> tuple[Fraction, Fraction]:
+    """How far the places of a picture of this size are apart on an axis of n, and where the first one lies. Raises
+    Unsupported where the factor is no such fraction, or a place lies outside of the axis."""
+    if ends:
+        step = Fraction(n - 1, max(size - 1, 1))
+    else:
+        step = 1 / Fraction(scale).limit_denominator(FINEST) if scale else Fraction(n, size)
+    start = Fraction(0) if ends and not smooth else (step - 1) / 2
+    rounded = scale and not ends and abs(step * Fraction(scale) - 1) * n > ROUNDED_OFF
+    if rounded or not -1 <= start <= start + (size - 1) * step < n:
+        raise Unsupported(f"a picture of {n} places that is enlarged to {size}, {scale} times")
+    return step, start
 
-    def near(i: Value, j: Value) -> Value:
-        return g.maximum(1 - g.abs(g.minimum(g.maximum(i * step + start, 0), n - 1) - j), 0)
 
-    letters = "abcdefg"[: len(x.dims)]
-    equation = f"yz,{letters.replace(letters[dim], 'z')}->{letters.replace(letters[dim], 'y')}"
-    return p.einsum(equation, p.elementwise(near, source, place), x)
+@dataclass(frozen=True)
+class Sampling:
+    """Where the places of a picture lie on an axis of size n: one at `start`, the next `step` further."""
+
+    n: int
+    size: int
+    step: Fraction
+    start: Fraction
+    kind: Filter
+    smooth: bool
+
+    @property
+    def wider(self) -> Fraction:
+        """By how much the filter is wider than that of an enlarged picture."""
+        return max(self.step, Fraction(1)) if self.smooth else Fraction(1)
+
+    @property
+    def reach(self) -> int:
+        return math.ceil(self.kind.reach * self.wider)
+
+    @property
+    def taps(self) -> int:
+        return 2 * self.reach
+
+    @property
+    def parts(self) -> int:
+        """Place i lies at a whole number by `parts`, its first tap at (i * by + first) // parts."""
+        return math.lcm(self.step.denominator, self.start.denominator)
+
+    @property
+    def by(self) -> int:
+        return int(self.step * self.parts)
+
+    @property
+    def first(self) -> int:
+        return int((self.start + 1 - self.reach) * self.parts)
+
+    def weights(self, trace: Trace) -> Array:
+        """By place and tap. What lies outside of the axis counts as its first or last place; in a smooth picture, not
+        at all."""
+        place, tap = trace.positions(self.size), trace.positions(self.taps)
+        place = p.viewed(place, [*place.dims, ()])
+        if not self.smooth:
+            return p.elementwise(self.weight, place, tap)
+        weight = p.elementwise(self.inside, place, tap)
+        return both(operator.truediv, weight, p.reduction("sum", weight, [1], keep=True))
+
+    def weight(self, i: Value, t: Value) -> Value:
+        weight, (apart, j) = self.kind.weight, self.seen(i, t)
+        more = range(1, self.reach + 1)
+        before, behind = (functools.reduce(operator.add, (weight(apart + m * side) for m in more)) for side in (1, -1))
+        return weight(apart) + g.where(j == 0, before, 0) + g.where(j == self.n - 1, behind, 0)
+
+    def inside(self, i: Value, t: Value) -> Value:
+        apart, j = self.seen(i, t)
+        return g.where((j >= 0) & (j < self.n), self.kind.weight(apart * float(1 / self.wider)), 0)
+
+    def seen(self, i: Value, t: Value) -> tuple[Value, Value]:
+        """How far a place lies behind a tap, and where the tap is."""
+        at = i * self.by + self.first
+        return at % self.parts / self.parts + (self.reach - 1) - t, at // self.parts + t
 
 
 @aten("aten.pixel_shuffle")
