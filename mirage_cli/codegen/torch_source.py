@@ -482,7 +482,19 @@ class _Writer:
             table = replace(table, text=f"{table.text}.int()", narrow=False)
         if not inside and is_whole(a.access, table.layout, self.program.sizes):
             return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int")
-        return f"{table.text}[{', '.join(self.position(i, dims, inside=inside) for i in a.access)}]"
+        sizes, places, bounds = (
+            self.program.sizes,
+            [self.position(i, dims, inside=inside) for i in a.access],
+            list[str](),
+        )
+        for n, (d, i) in enumerate(zip(table.layout, a.access, strict=True)):
+            before, behind = i.leaves(sizes[d], sizes)
+            if before or behind:
+                at, end = places[n], self.size(d)
+                bounds += [f"({at} >= 0)"] * bool(before) + [f"({at} < {end})"] * bool(behind)
+                places[n] = f"({at}).clamp(0, {end} - 1)"
+        text = f"{table.text}[{', '.join(places)}]"
+        return f"torch.where({' & '.join(bounds)}, {text}, 0)" if bounds else text
 
     def view(self, x: _Value, access: Access, out: str, inside: frozenset[str]) -> str:
         """The tensor as a strided view of its own memory, or of a copy with zeros around where it reads beyond."""

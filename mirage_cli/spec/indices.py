@@ -25,6 +25,7 @@ from mirage_cli.ir.footprint import untold
 from mirage_cli.ir.program import Tensor, distinct_tables, tables_of, tensor_type
 from mirage_cli.spec.idioms import SLICE
 from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
+from mirage_cli.spec.vocabulary import PAD
 
 
 class IndexReader:
@@ -74,9 +75,10 @@ class IndexReader:
         return (quotient if isinstance(e.op, ast.FloorDiv) else remainder)(x, y.offset)
 
     def lookup(self, e: ast.expr, of: ast.expr, nodes: Sequence[ast.expr], depth: int) -> Index:
-        """`T[m]`, or `T` where it has no axes: an integer that an input holds."""
+        """`T[m]`, or `T` where it has no axes: an integer that an input holds. `pad(T, 0)[m]`: 0 beyond its end."""
+        of, beyond = _padded(of)
         if not isinstance(of, ast.Name):
-            raise self.scope.fail(of, "an index is looked up in an input")
+            raise self.scope.fail(of, "an index is looked up in an input, T[...], or pad(T, 0)[...]")
         x = self.scope.name(of)
         t = self.scope.builder.known[x] if isinstance(x, str) else None
         if not isinstance(t, Tensor):
@@ -95,13 +97,12 @@ class IndexReader:
             given = f"{len(indices)} indices are" if len(indices) != 1 else "1 index is"
             raise self.scope.fail(e, f"{given} given, and {of.id} has {has}")
         for d, i, node in zip(t.dims, indices, nodes, strict=True):
-            self.check_index(node, d, i)
-            if any(i.leaves(self.scope.sizes[d], self.scope.sizes)):
+            self.check_index(node, d, i, beyond)
+            if not beyond and any(i.leaves(self.scope.sizes[d], self.scope.sizes)):
                 low, high = i.bounds(self.scope.sizes)
                 has = f"{d} has the positions 0 to {self.scope.sizes[d] - 1}"
-                raise self.scope.fail(
-                    node, f"this reads {d} from {low} to {high}; {has}, and a table is read inside of itself alone"
-                )
+                hint = f"pad({of.id}, 0)[...] reads 0 where nothing is"
+                raise self.scope.fail(node, f"this reads {d} from {low} to {high}, and {has}; {hint}")
         return atom_index(Lookup(t.name, tuple(indices), t.below, t.padded))
 
     def check_index(self, node: ast.expr, d: str, i: Index, padded: bool = False) -> None:
@@ -170,6 +171,15 @@ class IndexReader:
             again = [x for x in tables_of(access) if not tables[x].distinct]
             hint = f"; if {again[0]} names none twice, declare it `distinct: true`" if again else ""
             raise self.scope.fail(nodes[0], f"these indices may write an element of {name} twice: {why}{hint}")
+
+
+def _padded(of: ast.expr) -> tuple[ast.expr, bool]:
+    """What is read, and whether it is 0 where it has no position: of `pad(T, 0)`, T."""
+    match of:
+        case ast.Call(func=ast.Name(id=name), args=[inner, ast.Constant(value=0)], keywords=[]) if name == PAD:
+            return inner, True
+        case _:
+            return of, False
 
 
 def _exchanged(dims: Sequence[str], access: Sequence[Index]) -> list[tuple[str, str]]:

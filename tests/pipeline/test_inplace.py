@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mirage_cli.pipeline.models.inplace import calls, changed
+from mirage_cli.pipeline.models.inplace import calls, changed, functionalised
 from mirage_cli.pipeline.models.model import as_module
 from mirage_cli.pipeline.models.passes import in_memory_of_others, memory_of
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
@@ -283,6 +283,145 @@ def test_a_cache_that_is_read_before_is_not_put_in_place() -> None:
     assert all(n.target == torch.ops.aten.copy_.default for n in calls(made.graph) if changed(n))
     before, total = made(x)
     assert before.eq(2).all() and total.eq(6).all()
+
+
+def both_of_one(c: Tensor, k: Tensor, at: Tensor) -> Tensor:
+    keys, values = c.unbind(0)
+    keys[at, :] = k
+    values[at, :] = k * 2
+    return keys.sum() + values.sum()
+
+
+def layers_in_turn(c: Tensor, k: Tensor, at: Tensor) -> Tensor:
+    for layer in range(2):
+        c[layer, :, at] = (k * (layer + 1)).transpose(0, 1)  # several indices that stand apart
+    return c.sum(-1)
+
+
+def behind_one_another(c: Tensor, k: Tensor, at: Tensor) -> Tensor:
+    c[1].index_copy_(1, at, k.transpose(0, 1))
+    c[1][:, :][0, at] = k[:, 0]
+    return c[1].sum(-1)
+
+
+@pytest.mark.parametrize("write", [both_of_one, layers_in_turn, behind_one_another], ids=lambda f: f.__name__)
+def test_parts_of_one_tensor_are_written_one_behind_the_other(write: Callable[..., Tensor]) -> None:
+    """vLLM has the keys and the values of a layer in one tensor, others the caches of all layers."""
+    torch.manual_seed(0)
+    at = torch.tensor([3, 1])
+    shape = (5, 3) if write is both_of_one else (3, 5)
+    cache, k = torch.randn(2, *shape, 4), torch.randn(2, 3, 4)
+    found, faster = with_kernels(as_module(write), (cache.clone(), k, at))
+    assert found.left == {}
+    assert sum(r.graph.text().count("inout") for r in found.regions) == 2
+    assert not [n for n in calls(found.model.graph) if changed(n)], "no tensor is copied"
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(faster(mine, k, at), write(theirs, k, at))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_parts_are_written_by_ranges() -> None:
+    def write(c: Tensor, k: Tensor) -> Tensor:
+        c[0] = k
+        c[:, 1] = k[:2] * 2
+        c[-1, :, 2:4] = k[:, 2:4].exp()
+        return c.sum(-1)
+
+    cache, k = torch.randn(2, 3, 5), torch.randn(3, 5)
+    found, faster = with_kernels(as_module(write), (cache.clone(), k))
+    assert found.left == {} and not [n for n in calls(found.model.graph) if changed(n)]
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(faster(mine, k), write(theirs, k))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_what_is_read_between_two_updates_is_as_it_was_there() -> None:
+    def write(c: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        c[0, at] = k
+        between = c.sum(-1)
+        c[0, at + 1] = k * 3
+        return between, c.sum(-1)
+
+    cache, k, at = torch.randn(2, 5, 4), torch.randn(2, 4), torch.tensor([3, 1])
+    _, faster = with_kernels(as_module(write), (cache.clone(), k, at))
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(faster(mine, k, at), write(theirs, k, at))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_kernel_writes_into_what_is_given_for_its_result() -> None:
+    def quantised(x: Tensor, out: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        scale = x.abs().amax(-1).clamp(min=1e-10) / 127
+        out[...] = (x / scale[:, None]).round()
+        scales.copy_(scale)
+        return out, scales
+
+    given = torch.randn(3, 8), torch.zeros(3, 8), torch.zeros(3)
+    found, faster = with_kernels(as_module(quantised), given)
+    assert found.left == {} and [r.graph.text().count("inout") for r in found.regions] == [2]
+    mine, theirs = ([x.clone() for x in given] for _ in range(2))
+    returned = faster(*mine)
+    torch.testing.assert_close(returned, quantised(*theirs))
+    assert all(r is x for r, x in zip(returned, mine[1:], strict=True)), "as PyTorch returns them"
+    assert not found.regions[0].serves([given[0], torch.zeros(8, 3).T, given[2]], {})
+    torch.testing.assert_close(found.model.get_submodule("region_0").original(*given), (theirs[1], theirs[2]))
+
+
+def moved(x: Tensor, mean: Tensor) -> Tensor:
+    mean.copy_(mean * 0.9 + x.mean(0) * 0.1)
+    return x - mean
+
+
+def counted_up(x: Tensor, steps: Tensor) -> Tensor:
+    steps.copy_(x.argmax(-1))
+    return x * 2
+
+
+def from_an_input(x: Tensor, before: Tensor) -> Tensor:
+    before.copy_(x)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "held"),
+    [(moved, torch.randn(8)), (counted_up, torch.zeros(3, dtype=torch.int64)), (from_an_input, torch.zeros(3, 8))],
+)
+def test_what_else_is_copied_stays_pytorchs(function: Callable[..., Tensor], held: Tensor) -> None:
+    """What is made of the tensor itself, whole numbers of 64 bits, what no kernel computes."""
+    x = torch.randn(3, 8)
+    found, faster = with_kernels(as_module(function), (x, held.clone()))
+    assert not [r for r in found.regions if "inout" in r.graph.text()]
+    mine, theirs = held.clone(), held.clone()
+    torch.testing.assert_close(faster(x, mine), function(x, theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("write", [both_of_one, layers_in_turn])
+def test_updates_without_a_kernel_are_one_copy_again(write: Callable[..., Tensor]) -> None:
+    """As Inductor knows them."""
+    cache, k, at = torch.randn(2, 5, 5, 4), torch.randn(2, 5, 4), torch.tensor([3, 1])
+    made = exported(as_module(write), (cache.clone(), k, at))
+    assert [n.target for n in calls(made.graph) if changed(n)] == [torch.ops.aten.index_put_.default] * 2
+    functionalised(made.graph)
+    made.graph.lint()
+    made.recompile()
+    assert [n.target for n in calls(made.graph) if changed(n)] == [torch.ops.aten.copy_.default]
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(made(mine, k, at), write(theirs, k, at))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_result_without_a_kernel_is_copied_again() -> None:
+    def doubled(x: Tensor, out: Tensor) -> None:
+        out.copy_(x * 2)
+
+    x, out = torch.randn(3, 8), torch.zeros(3, 8)
+    made = exported(as_module(doubled), (x, out))
+    functionalised(made.graph)
+    made.recompile()
+    assert [n.target for n in calls(made.graph) if changed(n)] == [torch.ops.aten.copy_.default]
+    made(x, out)
+    assert out.equal(x * 2)
 
 
 def test_rows_of_a_cache_of_bytes_are_written() -> None:

@@ -72,6 +72,22 @@ program: |
   O = dot(softmax(where(M, A, -inf), s), pad(V, 0)[F[n] + s, h, d], s)
 outputs: {O: [n, q, h, d]}
 """,
+    "pages in one list, each sequence from an offset on": """
+name: csr
+dims: {b: 3, b1: 4, h: 2, g: 2, d: 16, s: 12, ps: 4, pages: 7, n: 6}
+inputs:
+  Q: [b, h, g, d]
+  K: [pages, ps, h, d]
+  F: {dims: [b1], dtype: int32, below: 7, drawn: sorted}
+  P: {dims: [n], dtype: int32, below: pages}
+  L: {dims: [b], dtype: int32, below: 5}
+program: |
+  k = K[pad(P, 0)[F[b] + s // 4], s % 4, h, d]
+  A = where(index(s) < (F[b + 1] - F[b] - 1) * 4 + L, dot(Q, k, d) * d ** -0.5, -inf)
+  O = dot(softmax(A, s), k, s)
+  E = logsumexp(A, s)
+outputs: {O: [b, h, g, d], E: {dims: [b, h, g], dtype: float32}}
+""",
     "bags of rows": """
 name: bags
 dims: {b: 6, j: 8, n: 20, v: 30, k: 16}
@@ -154,6 +170,22 @@ def test_pytorch_reads_another_number_where_a_table_names_nothing() -> None:
     torch.testing.assert_close(m, torch.where(some, r[n], -torch.inf).amax(1))
     places = 3 * p[:, None] + torch.arange(3)
     torch.testing.assert_close(b, torch.where((p >= 0)[:, None, None], r[places], 0.0))
+
+
+def test_pytorch_reads_zero_beyond_a_table() -> None:
+    text = """
+name: listed
+dims: {b: 3, s: 4, v: 5, n: 6}
+inputs: {E: [v], P: {dims: [n], dtype: int32, below: v}, F: {dims: [b], dtype: int32, below: 7}}
+program: O = E[pad(P, 0)[F[b] - 1 + s]]
+outputs: {O: [b, s]}
+"""
+    names: dict[str, Any] = {"torch": torch}
+    exec(torch_source(parse_spec(text).at()), names)
+    rows, listed, first = torch.randn(5), torch.tensor([4, 3, 2, 1, 4, 3]), torch.tensor([0, 2, 6])
+    around = torch.cat([torch.zeros(1).long(), listed, torch.zeros(4).long()])
+    want = rows[around[first[:, None] + torch.arange(4)]]
+    torch.testing.assert_close(names["reference"](rows, listed.int(), first.int()), want)
 
 
 def test_pytorch_writes_without_a_look_at_the_data() -> None:
@@ -244,7 +276,7 @@ BAD = {
     "a table that is read at -1": (
         "T: {dims: [m], dtype: int32, below: m, padded: true}",
         "O = X[T[T[m]], k]",
-        "a table is read inside of itself alone",
+        "pad(T, 0)[...] reads 0 where nothing is",
     ),
     "a window that may leave, unsaid": (
         "T: {dims: [m], dtype: int32, below: m}",

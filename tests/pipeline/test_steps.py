@@ -67,6 +67,29 @@ def test_each_step_is_given_its_own_part() -> None:
     torch.testing.assert_close(faster(*inputs), taken_apart(*inputs))
 
 
+def gated(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """A delta rule, of which each step has a gate for each head, and a rate for all."""
+    keys, state, found = x * 0.2, u, []
+    gate, rate = torch.sigmoid(x.sum(-1)), w[0, : x.shape[1]].exp()
+    for t in range(x.shape[1]):
+        k = keys[:, t]
+        state = state * gate[:, t, None].mean(0) + rate[t] * torch.einsum("bk,bv->kv", k, x[:, t] - k @ state)
+        found.append(k @ state)
+    return torch.stack(found, 1)
+
+
+def test_gates_that_lie_close_are_copied_apart() -> None:
+    inputs = given(COUNT)
+    with torch.no_grad():
+        few, many = (cut(exported(as_module(gated), given(n))) for n in (COUNT, 2 * COUNT))
+    assert few.left == many.left == {}
+    assert len(many.regions) <= len(few.regions) < COUNT
+    pads = many.model.graph.find_nodes(op="call_function", target=torch.ops.aten.constant_pad_nd.default)
+    assert len(pads) == 2, "once for the gates, once for the rates"
+    _, faster = with_kernels(as_module(gated), inputs)
+    torch.testing.assert_close(faster(*inputs), gated(*inputs))
+
+
 def records(x: Tensor) -> Tensor:
     return sum(x[:, :, i].tanh() for i in range(32))  # type: ignore[return-value]
 

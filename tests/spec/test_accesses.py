@@ -61,7 +61,7 @@ BAD = {
         "L[m] + 1",
         "from 1 to 16, and pages has the positions 0 to 15: L is below 16",
     ),
-    "a table read beyond its end": ("O = V[P[m, m + 1], 0, k]", "m + 1]", "a table is read inside of itself alone"),
+    "a table read beyond its end": ("O = V[P[m, m + 1], 0, k]", "m + 1]", "pad(P, 0)[...] reads 0 where nothing is"),
     "division by an axis": ("O = X[m, k // h]", "h]", "an index is divided by a positive number here"),
     "division by zero": ("O = X[m, k % 0]", "0]", "an index is divided by a positive number here"),
     "a mask that is read by indices": ("O = (X > 0)[m, k]", "X > 0)", "a mask is not read by indices"),

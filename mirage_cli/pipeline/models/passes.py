@@ -3,14 +3,15 @@ by strides, aliased results."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed
+from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed, in_order
 from mirage_cli.pipeline.models.symbols import is_size, is_symbol, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result
@@ -38,7 +39,8 @@ def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> fro
 STEPS = 8
 """Of one tensor, as many steps of a loop as may well be regions that differ in the number of the step."""
 STEP_BYTES = 128
-"""Steps lie so far apart in memory, or a multiple of it: a kernel reads a view of one as it reads a tensor."""
+"""Steps lie so far apart in memory, or a multiple of it: a kernel reads a view of one as it reads a tensor. What lies
+closer, as the gates of a step do, is copied apart where the steps of a loop take it beside others."""
 
 
 def steps_apart(graph: torch.fx.Graph) -> set[Any]:
@@ -47,26 +49,75 @@ def steps_apart(graph: torch.fx.Graph) -> set[Any]:
 
     select(x, 1, 0) ... tanh(h @ W + select(x, 1, 7))    -->    tanh(h @ W + x7), with x0, ..., x7 given
     """
-    views: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
     for n in graph.find_nodes(op="call_function", target=aten.unbind.int):
         if len(n.users) > STEPS:
             _as_selections(graph, n)
+    found = set[Any]()
+    loops: list[set[int]] = []
+    several = _steps(graph)
+    for steps in (steps for key, steps in several.items() if _lie_apart(key)):
+        loops.append({*steps})
+        found |= {_of_one(graph, same, same[0].args[0]) for same in steps.values()}
+    for key, steps in several.items() if in_order(graph) else ():  # else it might be copied in front of a change
+        if not _lie_apart(key) and any({*steps} <= loop for loop in loops):
+            found |= _copied_apart(graph, key[2], steps)
+    return found
+
+
+def _steps(graph: torch.fx.Graph) -> dict[tuple[Any, ...], dict[int, list[Any]]]:
+    """What more than a few steps of a loop may take, by whose part it is and how (`_step`), and the step's number."""
+    views: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
     for n in calls(graph):
         if (step := _step(n)) is not None:
             views.setdefault(step[:-1], {}).setdefault(step[-1], []).append(n)
+    return {key: steps for key, steps in views.items() if len(steps) > STEPS}
+
+
+def _lie_apart(key: tuple[Any, ...]) -> bool:
+    """Whether a kernel reads a step where it lies."""
+    whole, _, axis, _ = key
+    value = whole.meta["val"]
+    return value.stride(axis) * value.element_size() % STEP_BYTES == 0
+
+
+def _of_one(graph: torch.fx.Graph, same: list[Any], whole: Any) -> Any:
+    """The first of equal views, right behind what it is a view of, and in the place of the others."""
     first = next(iter(calls(graph)), graph.output_node())
-    found: set[Any] = set()
-    for steps in views.values():
-        if len(steps) <= STEPS:
-            continue
-        for same in steps.values():
-            whole = same[0].args[0]  # which may be a view of a step itself, one of several equal ones
-            (first if whole.op in GIVEN else whole.next).prepend(same[0])
-            for n in same[1:]:
-                n.replace_all_uses_with(same[0])
+    (first if whole.op in GIVEN else whole.next).prepend(same[0])
+    for n in same[1:]:
+        n.replace_all_uses_with(same[0])
+        graph.erase_node(n)
+    return same[0]
+
+
+def _copied_apart(graph: torch.fx.Graph, axis: int, steps: Mapping[int, list[Any]]) -> set[Any]:
+    """Has steps that lie close take their part of a copy in which they lie apart. Returns what no region has of that.
+
+    select(x, 1, 7)    -->    view(slice(select(constant_pad_nd(view(x, ..), ..), 0, 7), 0, 0, n), ..)
+    """
+    whole = next(iter(steps.values()))[0].args[0]
+    shape, size = [*whole.meta["val"].shape], whole.meta["val"].element_size()
+    own = [n for d, n in enumerate(shape) if d != axis]
+    count, made = math.prod(own), set[Any]()
+
+    def call(operator: Any, x: Any, *args: Any) -> Any:
+        new = graph.call_function(operator, (x, *args))
+        new.meta["val"] = operator(x.meta["val"], *args)
+        made.add(new)
+        return new
+
+    first = next(iter(calls(graph)), graph.output_node())
+    with graph.inserting_before(first if whole.op in GIVEN else whole.next):
+        turned = call(aten.permute.default, whole, [axis, *(d for d in range(len(shape)) if d != axis)])
+        rows = call(aten.reshape.default, turned, [shape[axis], count])
+        apart = call(aten.constant_pad_nd.default, rows, [0, -count % (STEP_BYTES // size)])
+        for number, same in steps.items():
+            row = call(aten.slice.Tensor, call(aten.select.int, apart, 0, number), 0, 0, count)
+            part = call(aten.view.default, row, own)
+            for n in same:
+                n.replace_all_uses_with(part)
                 graph.erase_node(n)
-            found.add(same[0])
-    return found
+    return made
 
 
 def _as_selections(graph: torch.fx.Graph, node: Any) -> None:
@@ -90,8 +141,8 @@ def _step(node: Any) -> tuple[Any, ...] | None:
     numbers = (*shape_of(whole), *whole.meta["val"].stride(), start)
     if len(node.args) > 4 or not all(isinstance(n, int) for n in numbers):
         return None
-    apart = whole.meta["val"].stride(axis) * value.element_size()
-    return None if apart % STEP_BYTES else (whole, node.target, axis % whole.meta["val"].dim(), value.shape, start)
+    key = whole, node.target, axis % whole.meta["val"].dim(), value.shape
+    return (*key, start) if node.target is aten.select.int or _lie_apart(key) else None
 
 
 def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
