@@ -19,7 +19,8 @@ from mirage_cli.ir.access import dims_of
 from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
-from mirage_cli.verify.interpret import run_program
+from mirage_cli.verify.guesses import Guesses, met
+from mirage_cli.verify.interpret import evaluated, outputs_of, run_program
 from mirage_cli.verify.reduced import compared, largest_array
 from mirage_cli.verify.residues import (
     DRAW,
@@ -51,7 +52,7 @@ def at_once(program: Program) -> int:
 class Draws:
     """Some random inputs of a block, and what the program makes of them, each with the axis of draws in front.
 
-    guesses: of each draw, random bits behind the comparison of the program that had the fewest.
+    guesses: how many each comparison of the program made that made some, by its value, in each draw.
     """
 
     def __init__(self, program: Program, seed: int, block: range, draws: Sequence[int]) -> None:
@@ -60,10 +61,14 @@ class Draws:
         self.semantics.field.draws = np.array(draws, dtype=np.uint64)
         places = [draw - block.start for draw in draws]
         self.inputs = {n: _at(x, places) for n, x in _inputs(program, seed, block).items()}
-        self.results = run_program(program, self.inputs, self.semantics)
-        field = self.semantics.field
-        self.guesses: list[int] = np.broadcast_to(field.fewest_guesses, len(draws)).tolist()
-        field.counts_guesses = False
+        self.of_comparisons = self.semantics.field.guesses = Guesses()
+        env = dict(self.inputs)
+        self.guesses: dict[str, list[int]] = {}
+        for name in evaluated(program, env, self.semantics):
+            if len(self.of_comparisons.made) > len(self.guesses):
+                self.guesses[name] = self.of_comparisons.made[-1]
+        self.results = outputs_of(program, env, self.semantics)
+        self.of_comparisons.ended()
 
 
 def edges_of(program: Program) -> dict[str, list[int]]:
@@ -94,10 +99,14 @@ def drawn_bits(program: Program, output: Tensor) -> int:
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
     bits += [1] * (tensor_type(output) != "float")
-    values = {v for e in program.only([output.name]).eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
-    drawn = (t for t in program.inputs if t.name in values and tensor_type(t) != "float")
-    bits += [max(1, prod(sizes[d] for d in t.dims) // 2) for t in drawn]
+    values = met(program, output)
+    bits += [answers(t, sizes) for t in program.inputs if t.name in values]
     return min(bits, default=NO_GUESSES)
+
+
+def answers(t: Tensor, sizes: Mapping[str, int]) -> int:
+    """How many random answers a draw gives by an input of integers, or a mask: two of its elements are one."""
+    return max(1, prod(sizes[d] for d in t.dims) // 2)
 
 
 @lru_cache(maxsize=256)
@@ -188,7 +197,7 @@ class _Sketch(Field):
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
         super().__init__(seed, sizes)
-        self.counts_guesses = False
+        self.guesses = None
 
     def log(self, x: Residues) -> Residues:
         x = as_field(x)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from math import prod
+from math import ceil, inf, prod
 from sys import maxsize
 
 import numpy as np
@@ -26,9 +26,21 @@ from mirage_cli.ir.program import (
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.axisclasses import same_axes
 from mirage_cli.verify.degree import Claim, claim
-from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, statuses
+from mirage_cli.verify.draws import (
+    BLOCK,
+    DOUBT,
+    KNOWN,
+    OPEN,
+    Draws,
+    answers,
+    at_once,
+    drawn_bits,
+    run_draws,
+    statuses,
+)
 from mirage_cli.verify.fieldsemantics import one_draw, spread
 from mirage_cli.verify.floatsemantics import FloatSemantics
+from mirage_cli.verify.guesses import Met, bits_of, compared_alone, met
 from mirage_cli.verify.interpret import VerificationEndedError, never, run_mugraph, run_program
 from mirage_cli.verify.limits import with_limits_as_axes
 from mirage_cli.verify.proof import proved
@@ -66,6 +78,10 @@ not be compared."""
 
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
+
+MOST_COMPARED = 1 << 16
+"""Elements of all equations in the draws of a series, after which a program whose comparisons meet in one element is
+not drawn further for what their joined answers choose: the bound says what was seen."""
 
 DYNAMIC_DRAWS = 3
 """Further dynamic sizes at which each test is run."""
@@ -187,8 +203,8 @@ class Coverage:
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
-        self.informative, self.bits, self.drawn_bits = 0, 0, 0
-        self.fewest_bits = NO_GUESSES
+        self.informative, self.bits, self.drawn_bits, self.joined_bits = 0, 0, 0, 0.0
+        self.fewest_bits, self.fewest_joined = NO_GUESSES, inf
         self.uncompared = np.ones(shape, dtype=bool)
         self.undefined = np.zeros(shape, dtype=np.int64)
         self.levels: frozenset[Levels] = frozenset()
@@ -211,7 +227,7 @@ class Coverage:
 
     def unfinished(self) -> bool:
         """Whether elements are missing, or random bits."""
-        return self.bits_missing() or self.incomplete()
+        return self.bits_missing() or self.joined_bits < MASK_BITS or self.incomplete()
 
     def only_doubtful(self) -> bool:
         """Whether what is missing are elements that have been in doubt in every draw, and others were compared."""
@@ -220,10 +236,11 @@ class Coverage:
     def bits_missing(self) -> bool:
         return min(self.bits, self.drawn_bits) < MASK_BITS
 
-    def progress(self) -> tuple[int, int, bool]:
+    def progress(self) -> tuple[int, float, float, bool]:
         """Missing elements, bits, and whether any was compared: a draw that changes none of these brings nothing.
         Elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
-        return int(self.missing().sum()), min(self.bits, self.drawn_bits, MASK_BITS), bool(self.levels)
+        bits, joined = min(self.bits, self.drawn_bits, MASK_BITS), min(self.joined_bits, MASK_BITS)
+        return int(self.missing().sum()), bits, joined, bool(self.levels)
 
     def adds(self, status: np.ndarray) -> bool:
         """Whether a draw with these statuses of the elements adds to what was covered."""
@@ -239,16 +256,22 @@ class Coverage:
         self.undefined = self.undefined + undefined
         self._missing = None
 
-    def record_bits(self, guesses: int, drawn_bits: int) -> None:
+    def record_bits(self, guesses: int, drawn_bits: int, joined_bits: float) -> None:
         """The random bits of a draw in which elements were compared."""
         self.bits, self.drawn_bits = self.bits + guesses, self.drawn_bits + drawn_bits
-        self.fewest_bits = min(self.fewest_bits, guesses)
+        self.joined_bits += joined_bits
+        self.fewest_bits, self.fewest_joined = min(self.fewest_bits, guesses), min(self.fewest_joined, joined_bits)
 
     def draws_missing(self, drawn_bits: int) -> int:
         """The draws that the missing random bits take, if each has as many as the draw with the fewest so far.
         drawn_bits: of integers and masks that are drawn, in each."""
         each = (self.bits, max(1, self.fewest_bits)), (self.drawn_bits, drawn_bits)
-        return max(-(-(MASK_BITS - had) // bits) for had, bits in each)
+        joined = ceil((MASK_BITS - self.joined_bits) / self.fewest_joined) if self.joined_bits < MASK_BITS else 0
+        return max(joined, *(-(-(MASK_BITS - had) // bits) for had, bits in each))
+
+    def missed(self) -> float:
+        """A bound on the probability that a wrong comparison, or what is wrong where several meet, was not seen."""
+        return 2.0 ** -min(self.bits, self.drawn_bits, self.joined_bits)
 
 
 class Series:
@@ -268,6 +291,9 @@ class Series:
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.at_once = at_once(self.program)
         self.drawn_bits = {t.name: drawn_bits(self.program, t) for t in program.outputs}
+        self.met = {t.name: met(self.program, t) for t in program.outputs}
+        self.answers = {t.name: answers(t, sizes) for t in program.inputs if tensor_type(t) != "float"}
+        self.alone = compared_alone(program.eqns, graph.eqns)
         self.coverage = {t.name: Coverage([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
@@ -275,7 +301,8 @@ class Series:
         each takes long. Where draws that are mended (`verify.squares`), one in a block, bring something and others
         nothing, all are. After the draws that have MOST_DRAWN elements, what is left in doubt may agree in doubt."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
-        enough = 1 + MOST_DRAWN // (1 + sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns))
+        size = 1 + sum(prod(self.program.sizes[d] for d in e.dims) for e in self.program.eqns)
+        enough, enough_compared = 1 + MOST_DRAWN // size, 1 + MOST_COMPARED // size
         largest_block = min(BLOCK // each, idle, enough)
         block = range(1, 2)
         mended, others = True, True
@@ -288,6 +315,10 @@ class Series:
                 if isinstance(outcome := self.doubtful(DOUBTFUL_IN_PART), Claim):
                     return outcome
                 enough = maxsize
+            if block.stop > enough_compared and not any(
+                x.bits_missing() or x.incomplete() for x in self.coverage.values()
+            ):
+                return self.claim()
             since = 0 if brought else since
             mended, others = (brought, others) if len(block) == 1 else (mended, brought)
             most = max(1, largest_block) if others or not mended else 1
@@ -318,21 +349,32 @@ class Series:
             outcome = self.compare(run, doubtful=False)
             if isinstance(outcome, Verdict):
                 return outcome, brought
-            alone = run.semantics.field.guesses_alone
-            for compared, expected, guesses in zip(outcome, selected.values(), run.guesses, strict=True):
+            for n, (compared, expected) in enumerate(zip(outcome, selected.values(), strict=True)):
                 for name in expected:
                     self.coverage[name].informative += 1
                 for name in compared & expected:
-                    self.coverage[name].record_bits(min(guesses, 1) if alone else guesses, self.drawn_bits[name])
+                    self.record_bits(name, run, n)
             changed = before != [x.progress() for x in self.coverage.values()]
             brought |= changed
             if not any(x.unfinished() for x in self.coverage.values()):
-                bits = zip(*((x.bits, x.drawn_bits) for x in self.coverage.values()), strict=True)
-                return self.claim(sum(2.0 ** -min(n) for n in bits)), brought
+                return self.claim(), brought
             if not changed and not any(x.incomplete() for x in self.coverage.values()):
                 break  # bits alone are needed, and the functions that all draws of the block share leave all in doubt
             left -= selected.keys()
         return None, brought
+
+    def record_bits(self, name: str, run: Draws, n: int) -> None:
+        """Those of the draw at this place, in which elements of an output were compared. Where the μGraph alone makes
+        guesses, it has made one with each comparison of its own."""
+        guesses = {v: made[n] for v, made in run.guesses.items() if v in self.met[name]}
+        found = [(x, self.met[name][v]) for v, x in (guesses | self.answers).items() if v in self.met[name]]
+        if run.of_comparisons.alone:
+            found.append((1, Met(self.alone, 1)))
+        fewest = min(guesses.values(), default=NO_GUESSES)
+        fewest = min(fewest, 1) if run.of_comparisons.alone else fewest
+        rows = min((max(1, x // m.row) for x, m in found), default=NO_GUESSES)
+        told = bits_of(rows, sum(m.answers for _, m in found))
+        self.coverage[name].record_bits(fewest, self.drawn_bits[name], told)
 
     def select(self, status: Mapping[str, np.ndarray], block: range, draws: Iterable[int]) -> dict[int, frozenset[str]]:
         """Draws to run at once, and the outputs to whose coverage each adds, behind those before it, if the μGraph
@@ -349,7 +391,7 @@ class Series:
                     known = here[name] == KNOWN
                     x.record_compared(known, here[name] == OPEN, [SOME_LEVELS] if known.any() else ())
                     if name in added and known.any():
-                        x.record_bits(x.fewest_bits, self.drawn_bits[name])
+                        x.record_bits(x.fewest_bits, self.drawn_bits[name], x.fewest_joined)
             if len(found) == self.at_once:
                 break
         return found
@@ -363,7 +405,7 @@ class Series:
             return _refusal("an output was undefined in every draw", self.where)
         if isinstance(lost := self.in_float64(values=False), Verdict):
             return lost
-        claim = self.claim(0.0)
+        claim = self.claim(seen=False)
         return replace(claim, assumes=(*claim.assumes, assumed))
 
     def in_float64(self, *, values: bool = True) -> Verdict | Claim:
@@ -397,11 +439,12 @@ class Series:
                 compared |= {t.name} if defined.any() else set()
         if values and len(compared) < len(self.program.outputs):
             return _refusal("an output was undefined in every draw", self.where)
-        claim = self.claim(0.0)
+        claim = self.claim(seen=False)
         return replace(claim, bound=1.0, assumes=(*claim.assumes, IN_FLOAT64))
 
-    def claim(self, miss: float) -> Claim:
-        """miss: bound on not seeing a wrong comparison."""
+    def claim(self, *, seen: bool = True) -> Claim:
+        """seen: whether the random bits of comparisons were met."""
+        miss = sum(x.missed() for x in self.coverage.values()) if seen else 0.0
         found = claim(self.program, self.graph, [self.coverage[t.name].levels for t in self.program.outputs])
         return replace(found, bound=min(1.0, found.bound + miss), at=self.where)
 

@@ -37,6 +37,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.op import Number, Type
 from mirage_cli.verify.contracted import contracted, taint_of
+from mirage_cli.verify.guesses import Guesses
 from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (
     ALL,
@@ -48,7 +49,6 @@ from mirage_cli.verify.residues import (
     LEVELS,
     MINUS_INF,
     MODULI,
-    NO_GUESSES,
     OWN,
     PLUS_INF,
     SPENT,
@@ -160,10 +160,7 @@ class Field:
     sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. tables: what
         it looks up. All are set by whoever runs a kernel.
     draws: the numbers of the draws along their axis, of which each has random functions of its own; or of the only one.
-    fewest_guesses: random bits behind the comparison that had the fewest; in each draw, where there is an axis of
-        draws. counts_guesses: whether they are counted, as those of the program are.
-    of_positions: the random bits behind the program's comparisons of positions.
-        guesses_alone: whether a μGraph has made others. It stays so: what one has computed, others may find.
+    guesses: the random answers of comparisons; None where nobody asks for them.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
@@ -178,10 +175,7 @@ class Field:
         self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
         self._shifts = {largest: self._drawn(rng) for largest in (True, False)}
         self._lifts = {largest: self._drawn(np.random.default_rng([seed, largest])) for largest in (True, False)}
-        self.fewest_guesses: int | Array = NO_GUESSES
-        self.of_positions: set[int] = set()
-        self.guesses_alone = False
-        self.counts_guesses = True
+        self.guesses: Guesses | None = Guesses()
         self._exp_tables: Array | None = None
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[int, int] | float, Residues] = {}  # which equations of many program instances share
@@ -558,9 +552,9 @@ class Field:
         valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
         seen = tuple(seen_by_functions(x) for x in args)
         guesses = self._hash(name, seen, dims)[0]
-        self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims, args)
         taint = joint_taint(seen, dims)
         taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
+        self._note(guesses, np.zeros((1,) * len(dims), dtype=bool), dims, taint)
         return Residues(dims, "bool", guesses & ODD == 1, valid, taint=taint)
 
     def _compared(
@@ -588,7 +582,7 @@ class Field:
             data = exactly(a, b)
             if not known.all():
                 guesses = self._hash("lt", (x, y), dims)[0]
-                self._count(guesses, known, dims, (x, y))
+                self._note(guesses, known, dims, taint)
                 data = np.where(known, data, guess(guesses, x, y, dims))
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
@@ -596,23 +590,10 @@ class Field:
         shape = np.broadcast_shapes(data.shape, joint_shape(dims, x, y))
         return Residues(dims, "bool", np.broadcast_to(data, shape), valid, taint=taint)
 
-    def _count(self, guesses: Array, known: Array, dims: tuple[str, ...], args: Sequence[Residues]) -> None:
-        """Counts the different guesses of a comparison of these arguments, but for elements that are known. Not all
-        are."""
-        of_positions = not any(DRAW in x.dims for x in args)
-        if not (of_positions or self.counts_guesses):
-            return
-        guesses, unknown = np.broadcast_arrays(guesses, ~known)
-        if of_positions:
-            found = {*np.unique(guesses[unknown]).tolist()}
-            self.guesses_alone |= not self.counts_guesses and not found <= self.of_positions
-            self.of_positions |= found if self.counts_guesses else set()
-        if not self.counts_guesses:
-            return
-        each = np.moveaxis(guesses, dims.index(DRAW), 0) if DRAW in dims else guesses[None]
-        where = np.moveaxis(unknown, dims.index(DRAW), 0) if DRAW in dims else unknown[None]
-        bits = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in zip(each, where, strict=True)]
-        self.fewest_guesses = np.minimum(self.fewest_guesses, bits if DRAW in dims else bits[0])
+    def _note(self, guesses: Array, known: Array, dims: tuple[str, ...], taint: Array | None) -> None:
+        """Notes the guesses of a comparison, but for elements that are known, or in doubt."""
+        if self.guesses is not None:
+            self.guesses.note(guesses, ~known if taint is None else ~(known | taint[0]), dims)
 
     def where(self, mask: Residues, x: Residues, y: Residues) -> Residues:
         dims = union(mask.dims, x.dims, y.dims)

@@ -57,10 +57,22 @@ Ends = tuple[tuple[Mask, ...], ...]
 
 def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantics) -> dict[str, Any]:
     """The outputs of a lowered program, by name. The semantics' sizes are the sizes."""
-    semantics.window, semantics.tables = {}, {}
     env = dict(inputs)
+    for _ in evaluated(program, env, semantics):
+        pass
+    return outputs_of(program, env, semantics)
+
+
+def evaluated(program: Program, env: dict[str, Any], semantics: Semantics) -> Iterator[str]:
+    """Puts what the equations of a program make beside its inputs, and tells the name of each value that is there."""
+    semantics.window, semantics.tables = {}, {}
     for e in by_scans(program, sums_alone=True).eqns:
         env[e.out] = semantics.running(e, env[e.values[0]]) if isinstance(e, Scan) else applied(e, env, semantics)
+        yield e.out
+
+
+def outputs_of(program: Program, env: Mapping[str, Any], semantics: Semantics) -> dict[str, Any]:
+    """The outputs of a program, of whose values all are known."""
     nowhere = {p.value: _nowhere(p, env, semantics) for p in program.parts if may_name_nothing(p.access)}
     return {t.name: env[t.name] for t in program.outputs} | nowhere
 

@@ -55,7 +55,7 @@ def mended(program: Program, inputs: Mapping[str, Residues], seed: int, draw: in
     """
     semantics = FieldSemantics(seed, program.sizes)
     semantics.field.draws = np.array([draw], dtype=np.uint64)
-    semantics.field.counts_guesses = False  # of rows that are drawn again there are now more, now fewer
+    semantics.field.guesses = None  # of rows that are drawn again there are now more, now fewer
     found = dict(inputs)
     program = replace(program, eqns=tuple(live_eqns(program.eqns, _of_positive_numbers(program.eqns))))
     env: dict[str, Residues] = dict(found)

@@ -79,6 +79,21 @@ def test_positions_before_each_are_those_up_to_it_of_what_is_shifted() -> None:
     ]
 
 
+@pytest.mark.parametrize(("start", "order"), [(3, "index(j) > index(t)"), (2, "index(j) < index(t)")])
+def test_what_lies_behind_the_end_of_a_slice_is_no_part_of_it(start: int, order: str) -> None:
+    """X[j + 4] of the last j is there in memory, and is not S[j + 1]."""
+    text = written(f"sum(where({order}, X[m, j + {start}], 0), j)")
+    program = parse_spec(text.replace("X: [m, t]", "X: [m, w]").replace("h: 8", "h: 8, w: 70")).at()
+    found = search_program(program, find_target("h100"), Options(budget_s=60, tune=False))
+    assert found.plans and not found.rejected, found.rejected
+    x = torch.arange(210.0).reshape(3, 70)
+    part = x[:, start : start + 64].double()
+    sums = part.flip(1).cumsum(1).flip(1) if ">" in order else part.cumsum(1)
+    inputs = [x if t.name == "X" else torch.zeros([program.sizes[d] for d in t.dims]) for t in program.inputs]
+    (made,) = reference64(in_scans(lower(program)) or program, inputs)
+    assert torch.equal(made, sums - part)
+
+
 def test_a_sum_along_a_long_axis_is_of_a_block_and_of_the_blocks_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "BLOCK", 16)
     found = taken(written(UP_TO), 60)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite
 
-from mirage_cli.ir.access import Index, index, quotient, remainder
+from mirage_cli.ir.access import Index, index, quotient, remainder, renames
 from mirage_cli.ir.op import Order
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Part, Program, Tensor
@@ -225,7 +225,7 @@ class _Running(Rewriter):
         size = self.dims[axis]
         yield (read := self.made(f"{e.out}_moved", "rename", (value,), (axis, str(place))))
         least, most = place.bounds(self.dims)
-        if (self.nothing(e) == 0 and self.is_read(value)) or 0 <= least <= most < size:
+        if (self.nothing(e) == 0 and self.is_read(value, axis)) or 0 <= least <= most < size:
             return  # what lies outside of a tensor is read as 0; what is made of that may be another number
         yield (at := self.made(axis, "index", (), (str(place),)))
         masks: list[str] = []
@@ -238,10 +238,18 @@ class _Running(Rewriter):
             masks.append(inside.out)
         yield from self.where(e, masks, read.out)
 
-    def is_read(self, value: str) -> bool:
-        """Whether a value is elements of a tensor."""
+    def is_read(self, value: str, axis: str) -> bool:
+        """Whether a value is elements of a tensor, and an axis of it the whole of one of the tensor's: what is read
+        behind the end of X[s + 1] may lie in X."""
         e = self.known[value]
-        return isinstance(e, Tensor) or (OPS[e.op].kind == "rename" and self.is_read(e.values[0]))
+        if isinstance(e, Tensor):
+            return True
+        if OPS[e.op].kind != "rename":
+            return False
+        at = [(d, i) for d, i in e.names.items() if axis in i.dims]
+        if len(at) > 1 or not all(renames(d, i, self.dims) for d, i in at):
+            return False
+        return self.is_read(e.values[0], at[0][0] if at else axis)
 
     def where(self, e: Eqn, masks: Sequence[str], value: str) -> Iterator[Eqn]:
         """A value where all of some masks hold, and else what changes no reduction."""
