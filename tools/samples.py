@@ -45,6 +45,7 @@ class Exact:
     """Stands for the kernel of a program: computes it in float64."""
 
     slow = ()
+    exported = None
     best = SimpleNamespace(eager_us=None, us=None)
 
     def __init__(self, graph: Graph) -> None:
@@ -109,9 +110,9 @@ def compiled(function: Function, cuts: list[Cut]) -> Callable[..., list[Any]]:
         return cuts[-1]
 
     backend.Kernels, backend.Figures, backend.cut = ExactKernels, lambda *_: None, noted
-    made = backend.Compiler(Settings("h200", 1.0), {})
+    made = backend.Compiler(Settings("h200", 1.0), {}, torch.fx.GraphModule({}, torch.fx.Graph()), ())
     return aot_function(  # type: ignore[no-any-return]
-        function, fw_compiler=made.compiled, bw_compiler=made.compiled, inference_compiler=made.inference,
+        function, fw_compiler=made.forward, bw_compiler=made.backward, inference_compiler=made.inference,
         decompositions=for_autograd(), keep_inference_input_mutations=True,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._functorch._aot_autograd.autograd_cache import should_use_local_autograd_cache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._guards import CompileContext, detect_fake_mode, tracing
+from torch._guards import CompileContext, TracingContext, detect_fake_mode, tracing
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -29,7 +29,7 @@ from mirage_cli.pipeline.keys import gpu_of, sources
 from mirage_cli.pipeline.models.agreement import NotRunError, looked_up
 from mirage_cli.pipeline.models.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.models.beside import Arguments, Beside, in_own_thread, region_beside
-from mirage_cli.pipeline.models.compiled import NOTE, Compiled, around, described, not_noted, noted, on_gpu, pickled
+from mirage_cli.pipeline.models.compiled import NOTE, Compiled, described, noted, on_gpu, pickled
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls, functionalised, put_in_place
@@ -126,11 +126,8 @@ class Compiler:
 
     @property
     def is_kept(self) -> bool:
-        """Whether PyTorch's cache, if it is on, keeps what is made: of graphs that are not differentiated, where
-        kernels run."""
-        tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
-        of_some = any(x.requires_grad for x in (*tensors, *self.model.parameters()))
-        return should_use_local_autograd_cache() and runs_on(tensors) and not (of_some and torch.is_grad_enabled())
+        """Whether PyTorch's cache, if it is on, keeps what is made: of graphs where kernels run."""
+        return should_use_local_autograd_cache() and runs_on([x for x in self.inputs if isinstance(x, torch.Tensor)])
 
     def state(self) -> str:
         """What decides, beside PyTorch, how a graph that is kept is compiled."""
@@ -147,10 +144,10 @@ class Compiler:
     def made(self) -> Callable[..., Any]:
         """The graph by AOTAutograd, or from PyTorch's cache."""
         tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
-        forward: Any = self.compiled  # no graph that is differentiated: PyTorch asks whether there may be a kept one
+        forward: Any = self.forward  # as a function alone, PyTorch does not ask whether there may be a kept graph
         by_aot = aot_autograd(
             fw_compiler=SerializableAOTDispatchCompiler(OutputCode, forward) if self.is_kept else forward,
-            bw_compiler=self.compiled,
+            bw_compiler=SerializableAOTDispatchCompiler(OutputCode, self.backward),
             inference_compiler=SerializableAOTDispatchCompiler(OutputCode, self.inference),
             decompositions=for_autograd() if runs_on(tensors) else None,
             keep_inference_input_mutations=True,
@@ -166,24 +163,22 @@ class Compiler:
             return with_kernels(model, self.settings)
         return with_kernels(model, replace(self.settings, budget=0.0), say=lambda _: None)
 
-    def compiled(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def forward(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """One graph of AOTAutograd, as a function of a list of its inputs."""
-        kernels = self.kernels_in(model)
-        alone = only_kernels(model.graph, kernels)
-        with not_noted():
-            return around(model, functions_of(kernels) if alone else {}, example_inputs, self.options)
+        return compiled(model, example_inputs, self.kernels_in(model), self.options)
+
+    def backward(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """The same of a backward graph. No memory that the forward graph has saved is written, so that it may be called
+        again (`retain_graph=True`)."""
+        if (context := TracingContext.try_get()) is not None and context.fw_metadata is not None:
+            context.fw_metadata.bw_donated_idxs = []
+        return self.forward(model, example_inputs)
 
     def inference(self, model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        """The same of one that is not differentiated. It is compiled as it is kept: so later processes find what
-        Inductor makes of it."""
+        """The same of a graph that is not differentiated."""
         self.kernels = kernels = self.kernels_in(model)
-        alone = only_kernels(model.graph, kernels)
         as_given = on_gpu(example_inputs) and not (kernels and self.is_faster())
-        files = tuple(k.exported for k in kernels.values())
-        text, as_kept = pickled(model)
-        made = Compiled(text, files, alone, self.options, described(example_inputs), as_given)
-        made.load(example_inputs, as_kept, functions_of(kernels))
-        return made
+        return compiled(model, example_inputs, kernels, self.options, as_given)
 
     def is_faster(self, made: Callable[..., Any] | None = None) -> bool:
         """Whether the graph with its kernels, `made`, takes less time than Inductor's code for all of it. Known from
@@ -209,8 +204,20 @@ class Compiler:
             )
 
 
-def functions_of(kernels: Mapping[Any, Kernel]) -> Mapping[Any, Callable[..., Any]]:
-    return {operator: kernel.function for operator, kernel in kernels.items()}
+def compiled(
+    model: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    kernels: Mapping[Any, Kernel],
+    options: Mapping[str, Any],
+    as_given: bool = False,
+) -> Compiled:
+    """A graph with these kernels. It is compiled as it is kept: so later processes find what Inductor makes of it."""
+    alone = only_kernels(model.graph, kernels)
+    files = tuple(k.exported for k in kernels.values())
+    text, as_kept = pickled(model)
+    made = Compiled(text, files, alone, options, described(example_inputs), as_given)
+    made.load(example_inputs, as_kept, {operator: kernel.function for operator, kernel in kernels.items()})
+    return made
 
 
 def only_kernels(graph: torch.fx.Graph, kernels: Mapping[Any, Kernel]) -> bool:

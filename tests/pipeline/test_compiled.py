@@ -14,14 +14,16 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.compiler._cache import CacheArtifactManager
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from mirage_cli.pipeline import backend as backend_module
 from mirage_cli.pipeline.backend import Compiler, mirage
 from mirage_cli.pipeline.callers import Exported, Settings
 from mirage_cli.pipeline.keys import gpu_of, key_of
 from mirage_cli.pipeline.models import compiled as compiled_module
-from mirage_cli.pipeline.models.compiled import FOUND, Compiled, Found, described, noted, pickled
+from mirage_cli.pipeline.models.compiled import FOUND, Compiled, Found, as_described, described, noted, pickled
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Database
 
@@ -73,15 +75,32 @@ class Starts:
         monkeypatch.setattr(backend_module, "with_kernels", counted)
         monkeypatch.setattr(Exported, "function", property(loaded))
 
-    def __call__(self, *, tune: float = 0.0, model: nn.Module | None = None) -> tuple[int, int]:
-        """How many cuts and calls of kernels there were."""
+    def compiled(self, model: nn.Module, tune: float, *, dynamic: bool = False) -> Callable[..., Any]:
         torch._dynamo.reset()
         counters.clear()
         self.cuts = self.kernels = 0
+        return torch.compile(model, backend=mirage, dynamic=dynamic, options={"db": self.db, "tune": tune})
+
+    def __call__(self, *, tune: float = 0.0, model: nn.Module | None = None) -> tuple[int, int]:
+        """How many cuts and calls of kernels there were."""
         model = model or Gated()
+        compiled = self.compiled(model, tune)
         with torch.no_grad():
-            compiled = torch.compile(model, backend=mirage, options={"db": self.db, "tune": tune})
             torch.testing.assert_close(compiled(X), model(X), rtol=1e-4, atol=1e-5)
+        return self.cuts, self.kernels
+
+    def trained(self, *, tune: float = 0.0, dynamic: bool = False) -> tuple[int, int]:
+        """The same of a step of training, at two sizes where these differ by call. Memory that was saved is read twice
+        by the backward graph."""
+        ours, own = Gated(), Gated()
+        compiled = self.compiled(ours, tune, dynamic=dynamic)
+        for x in [X.clone(), torch.cat([X, X])][: 1 + dynamic]:  # PyTorch marks tensors whose sizes differ by call
+            loss = compiled(x).square().sum()
+            for some in (loss, own(x).square().sum()):
+                some.backward(retain_graph=True)
+                some.backward()
+        for found, expected in zip(ours.parameters(), own.parameters(), strict=True):
+            torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-4)
         return self.cuts, self.kernels
 
 
@@ -116,6 +135,54 @@ def test_a_process_that_starts_anew_finds_a_graph_with_its_kernels(starts: Start
         store.remove(entry.key.id)
     assert starts() == (1, 0), "the database has none"
     assert starts() == (0, 0)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_process_that_starts_anew_finds_a_training_step(starts: Starts) -> None:
+    """Both of its graphs, with their kernels, which are searched before the first backward pass."""
+    cuts, kernels = starts.trained(tune=20.0)
+    assert cuts == 4, "searched, and compiled once more as it is found"
+    assert kernels == 3, "the backward graph's is called twice"
+    for _ in range(2):
+        assert starts.trained() == (0, 3)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+    with Database(starts.db) as store:
+        for entry in store.list():
+            store.remove(entry.key.id)
+    assert starts.trained() == (2, 0), "the database has none"
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_training_step_whose_sizes_differ_by_call_is_found(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its backward graph is compiled for sizes that differ, and for the same ones from the cache."""
+    seen: list[tuple[str, ...]] = []
+
+    def by_inductor(graph: torch.fx.GraphModule, inputs: Sequence[Any], _: object) -> Callable[..., Any]:
+        seen.append(tuple(str(x.shape if isinstance(x, torch.Tensor) else x) for x in inputs))
+        return graph.forward
+
+    monkeypatch.setattr(compiled_module, "by_inductor", by_inductor)
+    assert starts.trained(dynamic=True)[0] == 2
+    assert not any("6" in x for x in seen[1]), seen
+    assert starts.trained(dynamic=True) == (0, 0)
+    assert seen[:2] == seen[2:]
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+
+
+def test_inputs_of_a_backward_graph_are_as_they_are_described() -> None:
+    """Their lengths are those of this process's tensors, whose symbols have the same names."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.randn(6, 32), symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * 2))
+    n, k = x.shape
+    with mode:
+        given = [x.t(), torch.empty(2 * n, k + 1, dtype=torch.bfloat16), n * k, torch.empty(3, 4).t()]
+    made = as_described(described(given), [x])
+    assert described(made) == described(given)
+    with pytest.raises(ValueError, match="tensors with data"):
+        as_described(described(given), [X])
+    fixed = FakeTensorMode(shape_env=ShapeEnv())
+    with pytest.raises(NameError):
+        as_described(described([n]), [fixed.from_tensor(X, static_shapes=True)])
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -154,8 +221,8 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
     with Database(tmp_path / "m.db") as store:
         store.put_spec("0" * 16, "name", "text")
     assert state() not in seen
-    x = X.clone().requires_grad_()
-    assert Compiler(settings, {}, graph, [x]).state() == "", "a graph that is differentiated is not kept"
+    with config.patch(enable_autograd_cache=False):
+        assert state() == "", "PyTorch keeps nothing"
 
 
 def compiled_of(model: nn.Module, *, as_given: bool = False, text: bool = True) -> Compiled:

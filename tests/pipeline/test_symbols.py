@@ -683,13 +683,15 @@ def test_an_argument_is_copied_where_its_gaps_differ_by_call() -> None:
     ]
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    x.meta = dict(select.meta)
+    x.meta = noted = dict(select.meta)
     assert isinstance(x.meta["val"].stride(0), torch.SymInt)
     assert strides_of(x) is None
     (name,) = found_in(model.graph.nodes)
     with valued([x], {name: 5}):
         assert x.meta["val"].stride() == (40, 1)
         assert strides_of(x) is None
+        assert noted == select.meta, "an input of another graph shares it"
+    assert x.meta is noted
 
 
 def test_a_size_that_the_graphs_checks_settle_is_a_number() -> None:

@@ -2,7 +2,8 @@
 and searches nothing.
 
 The cache knows a graph by Dynamo's, its inputs and PyTorch's options. `noted` adds what else decides: this package's
-sources, the backend's settings, and what the database has for the GPU.
+sources, the backend's settings, and what the database has for the GPU. A graph that is differentiated is two in the
+cache, kept together: the backward graph is compiled with the forward graph, and not in the first backward pass.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._guards import detect_fake_mode
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -45,12 +47,13 @@ FOUND: ContextVar[Found] = ContextVar("found")
 @contextmanager
 def noted(model: torch.fx.GraphModule, text: str) -> Generator[Found]:
     """Has PyTorch's cache know this graph of Dynamo's by this text too. The attribute stays: the key is of the
-    attributes' order too, and the graph may be compiled once more."""
+    attributes' order too, and the graph may be compiled once more. No text: it is not kept."""
     found = Found()
     token = FOUND.set(found)
     setattr(model, NOTE, text)
     try:
-        with config.patch(bundled_autograd_cache=True):
+        with_backward = bool(text) or config.force_non_lazy_backward_lowering
+        with config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=with_backward):
             yield found
     finally:
         FOUND.reset(token)
@@ -61,28 +64,60 @@ def not_noted() -> Any:
     return config.patch(bundled_autograd_cache=False)
 
 
-def described(inputs: Sequence[Any]) -> tuple[str, ...]:
-    """What a graph is compiled for, by input: a tensor's shape, strides, type and device, or another value's text."""
-    return tuple(
-        f"{type(x).__name__} {tuple(x.shape)} {x.stride()} {x.dtype} {x.device}"
-        if isinstance(x, torch.Tensor)
-        else str(x)
-        for x in inputs
-    )
+@dataclass(frozen=True)
+class Given:
+    """An input that a graph is compiled for. kind: a tensor's class, type and device; or the text of what is no tensor.
+    shape, strides: lengths as text, which may differ by call."""
+
+    kind: str
+    shape: tuple[str, ...] | None = None
+    strides: tuple[str, ...] = ()
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+
+    @staticmethod
+    def of(x: Any) -> Given:
+        if not isinstance(x, torch.Tensor):
+            return Given(str(x))
+        lengths, strides = (tuple(map(str, some)) for some in (x.shape, x.stride()))
+        return Given(type(x).__name__, lengths, strides, x.dtype, x.device)
+
+    def made(self, read: Callable[[str], Any]) -> Any:
+        """A tensor without data, or a length. read: a length by its text."""
+        if self.shape is None:
+            return read(self.kind)
+        lengths, strides = ([*map(read, some)] for some in (self.shape, self.strides))
+        return torch.empty_strided(lengths, strides, dtype=self.dtype, device=self.device)
+
+
+def described(inputs: Sequence[Any]) -> tuple[Given, ...]:
+    """What a graph is compiled for."""
+    return tuple(map(Given.of, inputs))
+
+
+def as_described(given: Sequence[Given], beside: Sequence[Any]) -> list[Any]:
+    """Inputs of a backward graph, whose lengths are made of those of its forward graph's inputs, `beside`. Raises
+    ValueError where these are tensors with data, and what Python raises for a text that is no length."""
+    mode = detect_fake_mode(beside)
+    if mode is None:
+        raise ValueError("the inputs of the forward graph are tensors with data")
+    env = mode.shape_env
+    with mode:
+        return [x.made(int if env is None else env.deserialize_symexpr) for x in given]
 
 
 @dataclass(eq=False)
 class Compiled(OutputCode):
-    """A graph that is not differentiated. text: the pickled graph; none, if it cannot be pickled. files: of its
-    kernels. alone: whether it calls these alone. options: of Inductor. given: its inputs, as `described`. as_given: as
-    `Found` has it: nothing is compiled."""
+    """A graph with its kernels. text: the pickled graph; none, if it cannot be pickled. files: of its kernels. alone:
+    whether it calls these alone. options: of Inductor. given: its inputs. as_given: as `Found` has it: nothing is
+    compiled."""
 
     text: bytes | None
     files: tuple[Exported, ...]
     alone: bool
     options: Mapping[str, Any]
-    given: tuple[str, ...]
-    as_given: bool
+    given: tuple[Given, ...]
+    as_given: bool = False
     function: Callable[[list[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -96,16 +131,19 @@ class Compiled(OutputCode):
         self, inputs: Sequence[Any], model: torch.fx.GraphModule, functions: Mapping[Any, Callable[..., Any]]
     ) -> None:
         """Compiles the graph. functions: of its kernels, by operator."""
-        FOUND.get().as_given = self.as_given
         if self.as_given:
+            FOUND.get().as_given = True
             self.function = uncalled
             return
         with not_noted():
             self.function = around(model, functions if self.alone else {}, inputs, self.options)
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:  # noqa: ARG002
-        """Of what the cache had. Raises ValueError where AOTAutograd has made other inputs of a call's tensors."""
-        if (given := described(example_inputs)) != self.given:
+        """Of what the cache had. example_inputs: of the forward graph, for its backward graph too. Raises ValueError
+        where AOTAutograd has made other inputs of a call's tensors, and what `as_described` raises."""
+        if graph_kwargs.get("is_backward"):
+            example_inputs = as_described(self.given, example_inputs)
+        elif (given := described(example_inputs)) != self.given:
             raise ValueError(f"the graph is for {self.given}, and not for {given}")
         assert self.text is not None, "else it was not kept"
         functions = {f.operator: f.function for f in self.files}

@@ -214,13 +214,14 @@ def symbol_of(size: torch.SymInt, symbols: Mapping[str, Symbol]) -> Symbol:
 
 @contextmanager
 def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
-    """Meanwhile these nodes' values have the sizes that these symbols give them."""
-    before = [dict(n.meta) for n in nodes]
+    """Meanwhile these nodes' values have the sizes that these symbols give them. What is noted of an input stays as it
+    is: a backward graph's inputs share it with the forward graph's nodes."""
+    before = [n.meta for n in nodes]
     for n in nodes:
         value = n.meta.get(SYMBOLIC, n.meta.get("val"))
+        n.meta = {**n.meta}
         if differs_by_call(value):
-            n.meta[SYMBOLIC] = value
-            n.meta["val"] = with_sizes(value, sizes)
+            n.meta |= {SYMBOLIC: value, "val": with_sizes(value, sizes)}
     try:
         yield
     finally:
