@@ -94,7 +94,7 @@ def _step(node: Any) -> tuple[Any, ...] | None:
     return None if apart % STEP_BYTES else (whole, node.target, axis % whole.meta["val"].dim(), value.shape, start)
 
 
-def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
+def rematerialised(graph: torch.fx.Graph, refused: Container[Any]) -> None:
     """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
     stands right in front of its first user, or of what changes in place what it is made of."""
     remat = rematerialisable(graph, refused)
