@@ -521,6 +521,9 @@ def test_exported_kernels_are_judged(found: Mirage, tmp_path: Path) -> None:
     assert run.code == 0 and "tiny.py" in run.out and "other.py" not in run.out
     (tmp_path / "kernels/tiny.py").write_text(source.replace("tl.sigmoid(", "0.5 * tl.sigmoid("), encoding="utf-8")
     assert found("verify", "--all", "tiny.yaml", "--exported", "kernels").code == 1
+    (tmp_path / "none").mkdir()
+    assert "kernel of such a size and type is in none" in found("verify", "--all", "--exported", "none").err
+    assert "dir 'nowhere' does not exist" in found("verify", "--all", "--exported", "nowhere").err
 
 
 def test_all_commands_take_the_kernels_of_the_gpu_that_has_some(mirage: Mirage, tmp_path: Path) -> None:
