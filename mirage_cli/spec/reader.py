@@ -190,12 +190,13 @@ class _Reader(Document):
         text = self.word(node, "a positive integer")
         if text is None:
             return None
+        quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
         try:
-            value = int(text) if isinstance(node, yaml.ScalarNode) and not node.style else 0
+            value = 0 if quoted else int(text)
         except ValueError:
             value = 0
         if not 1 <= value <= MAX_SIZE:
-            given = f"the text {text!r}" if node.style else text or "nothing"
+            given = f"the text {text!r}" if quoted else text or "nothing"
             wrong = f"is at most {MAX_SIZE}" if value > 0 else f"is a positive integer, not {given}"
             self.at(node, f"the size of {name} {wrong}")
             return None
