@@ -39,6 +39,18 @@ def test_every_package_is_in_the_table_of_stages_or_the_order() -> None:
     assert packages <= set(re.findall(r"\w+", next(x for x in text.splitlines() if x.startswith("    errors < "))))
 
 
+def test_the_module_of_every_word_of_the_glossary_speaks_of_it() -> None:
+    rows = re.findall(
+        r"^\| (.+?) \|.*\| `(.+)` \|$", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert rows
+    for words, module in rows:
+        text = (ROOT / "mirage_cli" / module).read_text(encoding="utf-8").lower()
+        for word in words.split(", "):
+            stem = word.partition(" of ")[0]
+            assert stem in text or stem.replace(" ", "_") in text, (word, module)
+
+
 def test_every_command_is_in_the_table_of_commands() -> None:
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `mirage ([a-z-]+)", text, re.MULTILINE))
