@@ -16,16 +16,12 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.errors import StoreError
 from mirage_cli.pipeline import searchers
 from mirage_cli.pipeline.budgets import why_none
-from mirage_cli.pipeline.optimize import optimize
 from mirage_cli.pipeline.searchers import search_all
 from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
-from mirage_cli.pipeline.session import Session, Silence
 from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.store.store import Database
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.child import Child
 from mirage_cli.tune.compilefarm import CompileFarm
@@ -159,24 +155,3 @@ def test_a_file_that_the_machine_cannot_make_is_told_as_it_is_and_a_bug_with_its
     with pytest.raises(ValueError, match="wrong") as bug:
         raise ValueError("wrong")
     assert re.fullmatch(r"ValueError: wrong \(test_failures\.py:\d+\)", Failed.of(bug.value).problem)
-
-
-def test_a_wait_for_a_locked_database_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-
-    class Told(Silence):
-        def doing(self, what: str, best_us: float | None = None) -> None:
-            told.append(what)
-
-    def locked(_: Database) -> None:
-        raise StoreError("mirage.db", "has been locked by another process for 30 s", "")
-
-    monkeypatch.setattr(Database, "check_writable", locked)
-    program = parse_spec(SPEC.format(name="soft", number=1)).at()
-    with (
-        Database(tmp_path / "mirage.db") as store,
-        Session(H200, Options(), store, has_gpu=False, progress=Told()) as session,
-        pytest.raises(StoreError, match="locked"),
-    ):
-        next(optimize(session, [(program, "")]))
-    assert told == ["opening the database"]
