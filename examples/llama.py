@@ -182,6 +182,8 @@ def main() -> None:
             "torch.compile": torch.compile(model, mode="max-autotune-no-cudagraphs"),
             "mirage": mirage_cli.optimize(model, inputs, budget=o.budget, db=o.db),
         }
+        if device == "cpu":
+            print("there is no GPU: in the row of mirage, PyTorch computes")
         for name, way in ways.items():
             off = float((way(*inputs) - exact).norm() / exact.norm())
             took = seconds(captured(way, *inputs), device)

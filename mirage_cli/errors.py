@@ -141,10 +141,11 @@ class OtherInterfaceError(MirageError):
 
 
 class EmptyStoreError(MirageError):
-    """A command about everything stored, where nothing fits."""
+    """A command about everything stored, or in a folder of exported files, where nothing fits."""
 
-    def __init__(self) -> None:
-        super().__init__("no kernel of such a size and type is stored\n    run `mirage search` first, or name specs")
+    def __init__(self, folder: object = None) -> None:
+        where, first = ("stored", "search") if folder is None else (f"in {folder}", "export")
+        super().__init__(f"no kernel of such a size and type is {where}\n    run `mirage {first}` first, or name specs")
 
 
 class DamagedResultError(MirageError):

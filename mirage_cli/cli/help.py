@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from mirage_cli.cli.shared import app, command, out
 from mirage_cli.errors import UnknownTopicError
@@ -120,8 +121,8 @@ def show_help(
             sys.stdout.write(f"  {known:<11} {(tell.__doc__ or '').rstrip('.')}\n")
     elif topic in TOPICS:
         TOPICS[topic](name)
-    elif topic not in root.command.list_commands(root):
-        known = [*TOPICS, *root.command.list_commands(root)]
+    elif isinstance(root.command, TyperGroup) and topic not in root.command.commands:
+        known = [*TOPICS, *root.command.commands]
         raise typer.BadParameter(str(UnknownTopicError("topic or command", topic, closest(topic, known), known)))
     else:
         app(args=[topic, *([name] if name else []), "--help"], prog_name="mirage", standalone_mode=False)

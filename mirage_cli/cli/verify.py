@@ -61,7 +61,10 @@ def verify(
         bool, typer.Option("--all", help="judge every stored kernel, of these specs or of all, anew")
     ] = False,
     exported: Annotated[
-        Path | None, typer.Option("--exported", help="with --all: the exported kernels of this folder instead")
+        Path | None,
+        typer.Option(
+            "--exported", file_okay=False, exists=True, help="with --all: the exported kernels of this folder"
+        ),
     ] = None,
     summary: Annotated[
         Summary | None, typer.Option("--summary", help="with --all: a summary, and annotations, for this service")
@@ -185,7 +188,7 @@ def judge_all(
             else:
                 found += judge_files(program, exported, seed, gpu)
     if not found and part is None:
-        raise EmptyStoreError
+        raise EmptyStoreError(exported)
     return found
 
 

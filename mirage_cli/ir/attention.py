@@ -43,6 +43,7 @@ class Attention:
 
 
 def find_attention(program: Program) -> Attention | None:
+    """softmax(Q·K · scale + mask)·V, where the program is that and nothing else: what a library has one call for."""
     if program.parts:
         return None
     lowered = lower(program)

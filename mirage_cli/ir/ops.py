@@ -580,16 +580,6 @@ def power_of_two(x: object) -> int | None:
     return x.numerator.bit_length() - 1
 
 
-def torch_reduced(row: Op, text: str, places: Sequence[int]) -> str:
-    """The text in torch of a reduction over axes at these places."""
-    at = tuple(places)
-    if row.torch_axes == "all":
-        return row.torch.format(text, at[0] if len(at) == 1 else at)
-    for place in sorted(at, reverse=True):
-        text = row.torch.format(text, place)
-    return text
-
-
 def flops_of(name: str, args: Sequence[object], nearly: bool = False) -> float:
     """`Op.flops` where some of the arguments may be numbers: a quotient by a power of two is a product with its
     inverse, whole numbers are shifted and masked, and powers are products and roots. nearly: of `Op.nearly`."""

@@ -291,6 +291,8 @@ class _Attempt:
         return degrees
 
     def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
+        """The degree of a step's result in exp of each maximum that loop i moves, where it is not 0; `OPS` has the
+        rules. Notes the maxima that the step makes illegal. known: the degrees of the values so far."""
         live = {m for m in self.online if self.home.get(m) == i}
         used = {a for a in e.values if a in live}
         chosen = {self.chosen[v][0] for v in e.values if v in self.chosen}

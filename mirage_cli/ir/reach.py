@@ -265,7 +265,7 @@ def _samples(
     integers: Mapping[str, Tensor | Made],
     rows: int,
     samples: int,
-    beside: bool = False,
+    beside: bool,
 ) -> Samples | None:
     """So many of what a leaf can be, each as likely as any other. Of several integers that are drawn evenly between 0
     and 1, the least is 1 / (rows + 1) in the mean; of sorted ones, a tile has neighbours. beside: of which the next

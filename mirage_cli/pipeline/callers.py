@@ -71,7 +71,7 @@ class Exported:
         """The custom operator that the file registers: the function's, without what it looks at first."""
         import torch
 
-        assert self.function is not None, "loading the file registers it"
+        _ = self.function  # loading the file registers the operator
         match = re.search(r"torch\.ops\.mirage\.(\w+)\(", self.source)
         assert match is not None, "an exported file calls its operator"
         operator = getattr(torch.ops.mirage, match[1]).default

@@ -59,12 +59,12 @@ def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target
         program = next((p for p in programs if graph.sizes | p.sizes == graph.sizes), programs[0])
         verdict = check_equivalence(lower(program), graph, seed)
         return {**asdict(verdict), "detail": str(verdict)}
-    judged = [judge_kernel(p, text, seed, target) for p in kernel_programs(programs, text)]
+    judged = [judge_source(p, text, seed, target) for p in kernel_programs(programs, text)]
     refused = next((x for x in judged if not x["ok"]), None)
     return refused or judged[0]
 
 
-def judge_kernel(program: Program, text: str, seed: int, target: Target | None) -> dict[str, object]:
+def judge_source(program: Program, text: str, seed: int, target: Target | None) -> dict[str, object]:
     """By the standard of `mirage search`, and of an exported file's own check: what overflows where eager PyTorch does
     passes, and is said."""
     from mirage_cli.tune.interpreted import Interpreter

@@ -60,6 +60,7 @@ def searched(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
     known = {i: r for i, key in enumerate(keys) if (r := stored_result(session, key)) is not None}
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
+        session.progress.doing("opening the database")
         session.store.check_writable()
         session.prepare()
     found = search_all(left, session.target, session.options, session.progress.doing, partial(compile_ahead, session))
@@ -89,6 +90,7 @@ def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[
     """The result of each program from the plans that an earlier search has stored. Raises NothingStoredError, before
     any work, if a program has none, and StoreError where nothing can be kept."""
     searched = [stored_search(session.store, program) for program, _ in programs]
+    session.progress.doing("opening the database")
     session.store.check_writable()
     session.prepare()
     for i, ((program, text), found) in enumerate(zip(programs, searched, strict=True), 1):

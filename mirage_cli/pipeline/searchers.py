@@ -15,7 +15,7 @@ from mirage_cli.pipeline.searching import Chosen, Doing, Failed, Found, Options,
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.child import ChildDied
 
-NO_TIME = "it was not searched: the budget was spent on others"
+NO_TIME = "it was not searched: the budget was spent"
 GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 

@@ -58,6 +58,8 @@ class Verifier:
             return self.settled(i)
 
     def settled(self, i: int) -> Verdict:
+        """Verified here, or by a process that has begun. Where the first ones take long, processes begin with those
+        behind them. Refused by `time` where neither is done in time."""
         from mirage_cli.verify.equivalence import check_equivalence, takes_long
 
         behind_s = BESIDE * self.clock.budget_s if self.usable else BEHIND_S * (i + 1) / BEHIND

@@ -155,8 +155,8 @@ def _explore(
             unsearched = [fused]
         run.deadline = deadline
         unsearched.append(greedy.improved(run, fused))
-        for budget in run.budgets(greedy.predicted_us(unsearched[0], run.gap_us)):
-            run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, budget)
+        for limit_us in run.limits_us(greedy.predicted_us(unsearched[0], run.gap_us)):
+            run.solve(frozenset(run.d.outputs), run.space.bounds.kernels, limit_us)
     except greedy.SearchEndedError:
         stopped = "budget"
     except KeyboardInterrupt:
@@ -209,9 +209,9 @@ def _followed_by(c: Costed, us: float, graphs: Iterable[PricedKernels]) -> list[
 
 
 class Solved(NamedTuple):
-    """The kernel graphs for a state, those that are within the budget they were asked for with."""
+    """The kernel graphs for a state, those within the time that was allowed when they were asked for."""
 
-    budget: float
+    limit_us: float
     graphs: list[PricedKernels]
 
 
@@ -372,10 +372,10 @@ class _Search:
 
     # -- kernel graphs
 
-    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[PricedKernels]:
+    def solve(self, required: frozenset[Form], kernels: int, limit_us: float) -> list[PricedKernels]:
         """The cheapest kernel graphs of at most so many kernels that put these classes into memory.
 
-        budget: those that take longer are of no use to the caller; infinite when pruning is off.
+        limit_us: those that take longer are of no use to the caller; infinite when pruning is off.
         """
         if not required:
             return [PricedKernels(0.0, ())]
@@ -383,38 +383,38 @@ class _Search:
             self.space.cuts["kernels per graph"] += 1
             return []
         key = (required, kernels)
-        if key in self.solved and self.solved[key].budget >= budget:
-            return [g for g in self.solved[key].graphs if g.us <= budget]
-        asked, whole = budget, required == frozenset(self.d.outputs)
+        if key in self.solved and self.solved[key].limit_us >= limit_us:
+            return [g for g in self.solved[key].graphs if g.us <= limit_us]
+        asked, whole = limit_us, required == frozenset(self.d.outputs)
         best: list[PricedKernels] = []
         tried: set[tuple[Form, ...]] = set()
 
         def most_us() -> float:
-            return budget
+            return limit_us
 
         for c, rest in self.continuations(required, kernels, most_us):
             left = kernels - len(c.implementation.kernels)
             if left < 0:
                 self.space.cuts["kernels per graph"] += 1
                 continue
-            here = c.us + (self.gap_us if rest else 0.0)
-            if not self.reachable(rest, left, budget - here):
+            own_us = c.us + (self.gap_us if rest else 0.0)
+            if not self.reachable(rest, left, limit_us - own_us):
                 continue
             tried.add(c.implementation.leaves)
             if self.prune and len(tried) > self.space.bounds.continuations:
                 self.space.cuts["continuations of one state"] += 1
                 break
-            if graphs := _followed_by(c, here, self.solve(rest, left, budget - here)):
+            if graphs := _followed_by(c, own_us, self.solve(rest, left, limit_us - own_us)):
                 best = self.shortlist([*best, *graphs])
             if best and self.prune:
-                budget = self.worth(best, budget)
+                limit_us = self.worth(best, limit_us)
             if whole and graphs:
                 self.found = self.shortlist([*self.found, *graphs])
                 self.ceiling = min(self.ceiling, self.worth(self.found, self.ceiling))
         self.solved[key] = Solved(asked, best)
         return best
 
-    def budgets(self, greedy_us: float) -> Iterator[float]:
+    def limits_us(self, greedy_us: float) -> Iterator[float]:
         """For whole kernel graphs, one after the other, until enough are found. greedy_us: of the one that needs no
         search."""
         bounds = self.space.bounds
@@ -430,13 +430,13 @@ class _Search:
             if len(self.found) == bounds.plans:
                 return
 
-    def worth(self, best: Sequence[PricedKernels], budget: float) -> float:
+    def worth(self, best: Sequence[PricedKernels], limit_us: float) -> float:
         """What further kernel graphs may cost at most, to be kept beside these."""
-        budget = min(budget, self.space.bounds.slack * best[0].us)
-        return min(budget, best[-1].us) if len(best) == self.space.bounds.plans else budget
+        limit_us = min(limit_us, self.space.bounds.slack * best[0].us)
+        return min(limit_us, best[-1].us) if len(best) == self.space.bounds.plans else limit_us
 
     def continuations(
-        self, required: frozenset[Form], kernels: int, budget: Callable[[], float]
+        self, required: frozenset[Form], kernels: int, limit_us: Callable[[], float]
     ) -> Iterator[tuple[Costed, frozenset[Form]]]:
         """What the last kernels may be, each with what has to be in memory before it: those that finish the job first,
         since they give the bound, then by cost."""
@@ -453,10 +453,10 @@ class _Search:
                 yield first.priced, rest
                 continue
             gap_us = self.gap_us if rest else 0.0
-            if not self.reachable(rest, kernels - 1, budget() - first.us - gap_us):
+            if not self.reachable(rest, kernels - 1, limit_us() - first.us - gap_us):
                 continue
             for n, c in enumerate(self.costed(first.last.reading)):
-                if c.us + gap_us > budget():  # as those behind it do
+                if c.us + gap_us > limit_us():  # as those behind it do
                     self.space.cuts["cost above the best times the slack"] += 1
                     break
                 heappush(heap, first._replace(us=c.us, is_priced=True, at=(*first.at, n), priced=c))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import yaml
 from yaml.composer import Composer
 from yaml.resolver import Resolver
+from yaml.scanner import ScannerError
 
 from mirage_cli.errors import Diagnostic, SpecError
 from mirage_cli.spec.vocabulary import closest
@@ -94,7 +95,7 @@ class Document:
             node = Composed(events).get_single_node()
         except yaml.MarkedYAMLError as error:
             marks = error.context_mark, error.problem_mark
-            mark = next(filter(None, marks if isinstance(error, yaml.scanner.ScannerError) else marks[::-1]), None)
+            mark = next(filter(None, marks if isinstance(error, ScannerError) else marks[::-1]), None)
             place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
             problem = str(error.problem or error.context)
             if problem.startswith("but "):

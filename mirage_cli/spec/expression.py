@@ -240,6 +240,7 @@ class ExpressionReader:
     # -- calls
 
     def call(self, e: ast.Call, out: str | None, depth: int) -> Arg:
+        """A call of a function, by the kind of its row: what of it is no part of the language is reported."""
         if not isinstance(e.func, ast.Name):
             named = e.func.attr if isinstance(e.func, ast.Attribute) else ""
             hint = f"; functions have no prefix: {named}(...)" if named in FUNCTIONS else idiom(named)
@@ -267,6 +268,7 @@ class ExpressionReader:
         return self.elementwise(e, op, e.args, out, depth)
 
     def count(self, e: ast.Call, least: int, most: float, usage: str, depth: int) -> None:
+        """Raises Poisoned, with the mistake reported, for fewer or more arguments than that. usage: what to write."""
         if not least <= len(e.args) <= most:
             given = "1 argument is" if len(e.args) == 1 else f"{len(e.args)} arguments are"
             raise self.fail_call(e, f"{given} given; {usage}", depth)
@@ -278,6 +280,7 @@ class ExpressionReader:
         return poisoned
 
     def tensor(self, e: ast.expr, depth: int, op: str) -> str:
+        """The name of an argument's value. Raises Poisoned where it is a number."""
         x = self.number_or_float(e, depth)
         if not isinstance(x, str):
             raise self.scope.fail(e, f"{op} needs a tensor, and this is a number")

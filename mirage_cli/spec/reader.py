@@ -1,4 +1,4 @@
-"""Specs: YAML files that say what is asked (see the README). `load_spec` reads one; mistakes come all at once.
+"""Specs: YAML files that say what is asked (docs/language.md). `load_spec` reads one; mistakes come all at once.
 
 A `Spec` keeps its text: names of dimensions in the program are numbers, so each size is a reading of its own
 (`Spec.at`).
@@ -186,15 +186,17 @@ class _Reader(Document):
         self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion, severity)
 
     def size(self, node: yaml.Node, name: str) -> int | None:
+        """The size of an axis, 1 to MAX_SIZE; None after a message."""
         text = self.word(node, "a positive integer")
         if text is None:
             return None
+        quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
         try:
-            value = int(text) if isinstance(node, yaml.ScalarNode) and not node.style else 0
+            value = 0 if quoted else int(text)
         except ValueError:
             value = 0
         if not 1 <= value <= MAX_SIZE:
-            given = f"the text {text!r}" if node.style else text or "nothing"
+            given = f"the text {text!r}" if quoted else text or "nothing"
             wrong = f"is at most {MAX_SIZE}" if value > 0 else f"is a positive integer, not {given}"
             self.at(node, f"the size of {name} {wrong}")
             return None
@@ -431,12 +433,13 @@ class _Reader(Document):
         return found
 
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
+        """Fills `instances`; those of a spec replace the product of all dynamic sizes that are tuned for."""
         if node is None:
             return
         if not isinstance(node, yaml.SequenceNode):
             self.at(node, "instances is a list of changes to dims, such as [{m: 2}, {m: 16}]")
             return
-        self.instances = []  # which are those of all dynamic sizes, and these say which are tuned for together
+        self.instances = []
         for item in node.value:
             if not isinstance(item, yaml.MappingNode):
                 self.at(item, "an instance is a mapping of names to sizes, such as {m: 2}")
@@ -459,6 +462,7 @@ class _Reader(Document):
             self.instances.append(changes)
 
     def tensors(self, node: yaml.Node | None, sizes: Mapping[str, int], dtype: str, what: str) -> dict[str, Tensor]:
+        """Inputs or outputs by name, those left out that have a mistake. what: "input" or "output"."""
         if node is None:
             return {}
         if not isinstance(node, yaml.MappingNode) or not node.value:
@@ -481,6 +485,7 @@ class _Reader(Document):
         return found
 
     def tensor(self, name: str, node: yaml.Node, sizes: Mapping[str, int], dtype: str, what: str) -> Tensor | None:
+        """A tensor that is a list of axes, or a mapping; None after a message."""
         if isinstance(node, yaml.SequenceNode):
             axes = self.axes(node, sizes)
             return None if axes is None else Tensor(name, axes, dtype)
@@ -635,6 +640,7 @@ class _Reader(Document):
         return "float16"
 
     def axes(self, node: yaml.SequenceNode, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+        """The names in a list of axes; None after a message."""
         found: list[str] = []
         ok = True
         for item in node.value:
@@ -690,6 +696,7 @@ class _Reader(Document):
     def check_outputs(
         self, parts: Mapping[str, yaml.Node], outputs: Mapping[str, Tensor], reader: ProgramReader
     ) -> None:
+        """Reports outputs that are not assigned, or to what has other axes or another type."""
         node = parts.get("outputs")
         places = {k.value: k for k, _ in self.entries(node)} if isinstance(node, yaml.MappingNode) else {}
         for t in outputs.values():

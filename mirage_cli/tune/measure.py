@@ -31,7 +31,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    get_args,
 )  # Any: answers of the process
 
 from mirage_cli.errors import MirageError
@@ -168,7 +167,6 @@ chain: calls of the same function follow each other, so each may start while the
 alone: a small kernel that knows nothing of overlap stands before each call; its own time is subtracted.
 both: the geometric mean of the two.
 """
-CONTEXTS: tuple[Context, ...] = get_args(Context)
 
 
 def spread(samples_us: Sequence[float]) -> float:

@@ -92,6 +92,7 @@ class _Evaluation:
         self.device: Any = None
 
     def run(self, e: Eqn) -> torch.Tensor:
+        """One equation's value, float64 where it is no mask, with its axes in the program's order."""
         import torch
 
         row = OPS[e.op]

@@ -199,7 +199,8 @@ def test_a_search_tells_what_it_looks_at(mirage: Mirage, monkeypatch: pytest.Mon
     said: list[tuple[str, float | None]] = []
     monkeypatch.setattr(Told, "doing", lambda self, what, us=None: said.append((what, us)))
     assert mirage("search", "tiny.yaml", "--no-tune").code == 0
-    assert said[0] == ("searching", None) and any(re.match(r"searching, \d+ kernels looked at", x) for x, _ in said)
+    assert [what for what, _ in said[:2]] == ["opening the database", "searching"]
+    assert any(re.match(r"searching, \d+ kernels looked at", x) for x, _ in said)
     assert any(re.match(r"verifying 1 of \d+ plans", x) and us is not None for x, us in said)
 
 
@@ -521,6 +522,9 @@ def test_exported_kernels_are_judged(found: Mirage, tmp_path: Path) -> None:
     assert run.code == 0 and "tiny.py" in run.out and "other.py" not in run.out
     (tmp_path / "kernels/tiny.py").write_text(source.replace("tl.sigmoid(", "0.5 * tl.sigmoid("), encoding="utf-8")
     assert found("verify", "--all", "tiny.yaml", "--exported", "kernels").code == 1
+    (tmp_path / "none").mkdir()
+    assert "kernel of such a size and type is in none" in found("verify", "--all", "--exported", "none").err
+    assert "dir 'nowhere' does not exist" in found("verify", "--all", "--exported", "nowhere").err
 
 
 def test_all_commands_take_the_kernels_of_the_gpu_that_has_some(mirage: Mirage, tmp_path: Path) -> None:

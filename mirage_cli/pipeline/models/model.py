@@ -167,9 +167,10 @@ def optimize(
     """
     settings = Settings(target, budget, seed, workers, db)
     _, has_gpu = settings.gpu()
-    if isinstance(function, type) or not callable(function):
-        given = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
-        raise TypeError(f"a model is an nn.Module or a function, not {given}")
+    if isinstance(function, type):
+        raise TypeError(f"a model is an nn.Module or a function, not the class {function.__name__}")
+    if not callable(function):
+        raise TypeError(f"a model is an nn.Module or a function, not {type(function).__name__}")
     if not isinstance(dynamic, dict | list | tuple | None):
         raise OptionError("dynamic has an entry for each argument, as `dynamic_shapes` of `torch.export`", dynamic)
     if isinstance(example_inputs, torch.Tensor):

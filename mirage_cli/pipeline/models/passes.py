@@ -145,7 +145,7 @@ def _step(node: Any) -> tuple[Any, ...] | None:
     return (*key, start) if node.target is aten.select.int or _lie_apart(key) else None
 
 
-def rematerialised(graph: torch.fx.Graph, refused: Container[Any] = ()) -> None:
+def rematerialised(graph: torch.fx.Graph, refused: Container[Any]) -> None:
     """Copies what is rematerialisable, once for each node that is not and reads it, by others or itself. Each copy
     stands right in front of its first user, or of what changes in place what it is made of."""
     remat = rematerialisable(graph, refused)
