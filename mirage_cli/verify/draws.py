@@ -20,7 +20,7 @@ from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.interpret import run_program
-from mirage_cli.verify.reduced import compared, largest_array
+from mirage_cli.verify.reduced import largest_array
 from mirage_cli.verify.residues import (
     DRAW,
     MODULI,
@@ -34,6 +34,7 @@ from mirage_cli.verify.residues import (
     same,
 )
 from mirage_cli.verify.squares import mended
+from mirage_cli.verify.stretches import compared
 
 BLOCK = 256
 """Draws that share their random operations, at most."""
