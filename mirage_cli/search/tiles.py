@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
 from itertools import islice
@@ -321,13 +321,30 @@ def _best_of_part(
     found = choices(p, dict(sizes), target, [default_order(p)], coarse=coarse)
     if not len(found.order):
         return ()
-    best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
-    for i in np.argsort(estimate(p, found.batch, dict(sizes), target).us, kind="stable"):
-        row = {d: float(column[i]) for d, column in found.batch.block.items()}
-        some = best.setdefault(tuple((d, n) for d, n in row.items() if d in shared), [])
-        if len(some) < BEST_OF_PART and row not in some:
-            some.append(row)
-    return tuple(row for some in best.values() for row in some)
+    by_us = np.argsort(estimate(p, found.batch, dict(sizes), target).us, kind="stable")
+    block = {d: column[by_us] for d, column in found.batch.block.items()}
+    distinct = np.sort(np.unique(_numbered(block.values()), return_index=True)[1])  # of equal blocks the best
+    block = {d: column[distinct] for d, column in block.items()}
+    _, first, alike = np.unique(
+        _numbered([np.zeros(len(distinct)), *(block[d] for d in block if d in shared)]),
+        return_index=True,
+        return_inverse=True,
+    )
+    together = np.lexsort((np.arange(len(alike)), first[alike]))  # choices along shared axes, from that of the best on
+    begin = np.flatnonzero(np.diff(first[alike][together], prepend=-1))
+    place = np.arange(len(together)) - np.repeat(begin, np.diff(begin, append=len(together)))
+    kept = together[place < BEST_OF_PART]
+    rows = zip(*(column[kept].tolist() for column in block.values()), strict=True)
+    return tuple(dict(zip(block, row, strict=True)) for row in rows)
+
+
+def _numbered(columns: Iterable[NDArray[np.float64]]) -> NDArray[np.int64]:
+    """For each row of these columns a number: the same for equal rows."""
+    found = np.int64(0)
+    for column in columns:
+        values, own = np.unique(column, return_inverse=True)
+        found = found * len(values) + own
+    return found
 
 
 def best_schedule(

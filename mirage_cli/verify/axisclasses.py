@@ -11,6 +11,7 @@ from mirage_cli.ir.access import Index, Quotient, Remainder, renames
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.rewrites.running import pairs_of
+from mirage_cli.verify.stretches import first_pieces
 
 AXIS = re.compile(r"[A-Za-z_]\w*")
 """A name in the text of an index."""
@@ -20,7 +21,7 @@ class AxisClasses:
     """The classes. Two axes are in one class where one is loaded, stored or renamed as the other, or, of those that the
     μGraph alone has, as its neighbours (blocks, and those before them), or where what is along one is reduced up to
     each position of the other (`ir.rewrites.running`). An axis of the μGraph that nothing ties to the program is in the
-    class of the program's axes of its size, unless it is of blocks (see `counted`)."""
+    class of the program's axes of its size, unless it is of blocks (see `counted`) or the first piece of an axis."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -43,6 +44,7 @@ class AxisClasses:
                 classes.join(a, d)
         known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
         known |= {classes.find(d) for d in digits(program, graph) | _blocks(program, graph)}
+        known |= {classes.find(d) for d in first_pieces(program, graph, graph.sizes | program.sizes)}
         for untied in [d for d in graph.sizes if classes.find(d) not in known]:
             for d, n in program.dims:
                 if n == graph.sizes[untied]:

@@ -21,7 +21,7 @@ from mirage_cli.verify.field import Field
 from mirage_cli.verify.fieldsemantics import FieldSemantics
 from mirage_cli.verify.guesses import Guesses, met
 from mirage_cli.verify.interpret import evaluated, outputs_of, run_program
-from mirage_cli.verify.reduced import compared, largest_array
+from mirage_cli.verify.reduced import largest_array
 from mirage_cli.verify.residues import (
     DRAW,
     MODULI,
@@ -35,6 +35,7 @@ from mirage_cli.verify.residues import (
     same,
 )
 from mirage_cli.verify.squares import mended
+from mirage_cli.verify.stretches import compared
 
 BLOCK = 256
 """Draws that share their random operations, at most."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -23,6 +22,14 @@ from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
 from mirage_cli.verify.lasts import is_last, read_at_last
 from mirage_cli.verify.rings import large_enough_around, without_rings
+from mirage_cli.verify.stretches import (
+    compared,
+    compared_by_index,
+    compared_with_numbers,
+    counted_alone,
+    first_pieces,
+    is_stretch,
+)
 
 ROOM = 1 << 17
 """The most elements of a value, unless its axes are as short as they may be."""
@@ -171,13 +178,13 @@ class _Short:
         for name, parts in graph.merged:
             size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
         limit(size)
-        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole) | digits(program, graph)}
+        pieces = {classes.find(d): whole[d] for d in first_pieces(program, graph, whole) | digits(program, graph)}
         size |= (pieces := pieces | in_full)
         sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
         following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
         tables, blocks = distinct_positions(program.inputs), counted(program, graph)
-        own = dict.fromkeys(_compared(program.eqns))
-        moved = [x for x in dict.fromkeys(_compared(graph.eqns)) if x not in own]
+        own = dict.fromkeys(compared_with_numbers(program.eqns))
+        moved = [x for x in dict.fromkeys(compared_with_numbers(graph.eqns)) if x not in own]
         met = [(j.axis, n, i) for j, n in own if j.axis is not None for i, m in moved if m == n]
         known = [x for x in dict.fromkeys(_turns(eqns)) if {*x.place.dims} <= whole.keys()]  # chunks have no size
         turns = [x for x in known if _comes_to(x.place, x.at(whole), whole)]
@@ -223,7 +230,7 @@ class _Short:
                     nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
                     missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
                     sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
-                if _is_stretch(i) and {*i.dims} <= sizes.keys() and i.bounds(self.whole)[1] >= self.whole[d] - 1:
+                if is_stretch(i) and {*i.dims} <= sizes.keys() and i.bounds(self.whole)[1] >= self.whole[d] - 1:
                     behind = dict(self.coming_to(i, sizes[d] - 1, sizes))  # up to the last position
                     sizes |= self.longer(sizes, behind) if behind else {}
             for d, i in self.inside:
@@ -291,40 +298,8 @@ def _last_parts(program: Program, graph: MuGraph) -> list[Read]:
     positions r that are a, of 36, and b, of 28. They are there for tests, as if a tensor were read by them."""
     whole = {**graph.sizes, **program.sizes}
     along = {e.place.axis for e in program.eqns if e.place}
-    last = [i for i in _counted_alone(program, graph) if i.offset]
+    last = [i for i in counted_alone(program, graph) if i.offset]
     return [(d, i) for i in last for d, n in program.dims if d in along and i.bounds(whole)[1] == n - 1]
-
-
-def _counted_alone(program: Program, graph: MuGraph) -> list[Index]:
-    """Stretches of positions, and single ones, that the μGraph counts and the program does not."""
-    places = dict.fromkeys(e.place for e in graph.eqns if e.place)
-    own = {e.place for e in program.eqns}
-    return [i for i in places if i not in own and _is_stretch(i)]
-
-
-def _is_stretch(i: Index) -> bool:
-    """Whether it is one position after the other, or a single one."""
-    return i.affine and [c for _, c in i.terms] in ([], [1])
-
-
-def compared(eqns: Iterable[Eqn]) -> Iterator[tuple[str, int]]:
-    """Axes whose positions are compared with numbers, and these."""
-    return ((i.axis, n) for i, n in _compared(eqns) if i.axis is not None)
-
-
-def compared_by_index(eqns: Iterable[Eqn]) -> Iterator[int]:
-    """Numbers that indices are compared with which are no plain axes."""
-    return (n for i, n in _compared(eqns) if i.axis is None)
-
-
-def _compared(eqns: Iterable[Eqn]) -> Iterator[tuple[Index, int]]:
-    along: dict[str, Index] = {}
-    for e in eqns:
-        if e.place:
-            along[e.out] = e.place
-        elif OPS[e.op].order is not None:
-            places = [along[v] for v in e.values if v in along]
-            yield from ((places[0], int(a)) for a in e.args if places and isinstance(a, Fraction))
 
 
 def _turns(eqns: Iterable[Eqn]) -> Iterator[Turn]:
@@ -409,41 +384,6 @@ def _made_distinct(size: Mapping[str, int], counted: Container[str], step: int) 
         found[c] = next(n for n in itertools.count(size[c], step) if n not in taken)
         taken.add(found[c])
     return found
-
-
-def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
-    """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis, or a single
-    position, goes on. Positions are of no tensor: who counts them, or reads up to them, stops where anything begins
-    that the μGraph alone has, or a mask of the program's chooses another value."""
-    own = {*program.accesses()}
-    counted = [(None, i) for i in _counted_alone(program, graph)]
-    stretches = [*((d, i) for d, i in graph.accesses() if _is_stretch(i)), *counted]
-    starts = {(d, i.offset) for d, i in stretches if (d, i) not in own and i.offset}
-    masked = {n + more for _, n in compared(program.eqns) for more in (0, 1)}
-    known = {*program.sizes, *(name for name, _ in graph.merged)}
-
-    def stops(d: str | None, a: str, end: int) -> bool:
-        numbers = {n for at, n in starts if None in (d, at)} | masked
-        return (d, end) in starts or (a not in known and end in numbers)
-
-    return {x for pair in _within_sums(program, graph) for x in pair} | {
-        a
-        for d, i in stretches
-        for a in i.dims
-        if a in whole and stops(d, a, i.offset + whole[a])  # chunks have no size
-    }
-
-
-def _within_sums(program: Program, graph: MuGraph) -> Iterator[tuple[str, str]]:
-    """Axes by which the μGraph alone reads a tensor, and the longer axes of the program in whose place an index has
-    them: a and u of X[a + x + 1], where the program reads X[u + x - 1]."""
-    own = [x for x in dict.fromkeys(program.accesses()) if x[1].affine and not _is_stretch(x[1])]
-    others = [x for x in dict.fromkeys(graph.accesses()) if x[1].affine and not _is_stretch(x[1]) and x not in own]
-    for (d, i), (e, j) in itertools.product(others, own):
-        for (a, c), (b, k) in itertools.product(i.terms, j.terms) if d == e else ():
-            alike = c == k and {*i.terms} - {(a, c)} == {*j.terms} - {(b, k)} and (i.offset - j.offset) % c == 0
-            if alike and graph.sizes.get(str(a), math.inf) < program.sizes[str(b)]:  # chunks have no size yet
-                yield str(a), str(b)
 
 
 def _reduced_schedule(

@@ -16,6 +16,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import small_instance
 from tests.searched import BEST
 
 TARGET = find_target("h200")
@@ -48,6 +49,14 @@ dims: {m: 64, d: 576, n: 64}
 inputs: {X: [m, d], W: [d, n]}
 program: O = silu(dot(X, W, d))
 outputs: {O: [m, n]}
+"""
+NORMALISED = """
+name: normalised
+dims: {b: 4, m: 512, k: 768, n: 256}
+dtype: bfloat16
+inputs: {X: [b, m, k], W: [k, n]}
+program: O = rms_norm(dot(X, W, k), n)
+outputs: {O: [b, m, n]}
 """
 DYNAMIC = """
 name: scores
@@ -101,6 +110,20 @@ def test_a_piece_has_an_axis_of_its_own_where_no_other_is_as_long() -> None:
     program = in_pieces(lower(latent(e=256)))
     assert program is not None
     assert {d: n for d, n in program.dims if d not in latent().sizes} == {"d1": 512, "d_rest": 64}
+
+
+def test_a_part_of_a_merged_axis_stands_for_no_piece() -> None:
+    """The rows of a transformer's block are b · m, and m is as long as the first of 768 = 512 + 256."""
+    (program,) = parse_spec(NORMALISED).programs()
+    form = in_pieces(lower(merge_axes(program)))
+    assert form is not None
+    assert {d: n for d, n in form.dims if d not in (*program.sizes, "bm")} == {"k1": 512, "k_rest": 256}
+    found = search_program(program, TARGET, Options(tune=False, bounds=BEST))
+    assert found.plans and found.rejected == ()
+    best = found.plans[0].graph
+    assert {"k1", "k_rest"} & {*best.sizes}
+    sizes, _ = small_instance(lower(program), best, 0)
+    assert sizes["m"] < 10 and sizes["k1"] == 512  # a piece stays whole, and nothing else that is as long
 
 
 def test_an_output_of_sums_of_sums_is_made_in_pieces() -> None:

@@ -63,8 +63,8 @@ class Rewriter(ABC):
 
     def axis(self, e: Eqn, wanted: str, size: int, among: Iterable[str]) -> str:
         """An axis of this size by which values of an equation are read: one of those that neither the values nor the
-        equation have, or a new one."""
-        taken = {*e.axes, *(d for v in e.values for d in self.known[v].dims)}
+        equation have, and that is not fixed, or a new one."""
+        taken = {*self.fixed, *e.axes, *(d for v in e.values for d in self.known[v].dims)}
         return next((d for d in among if self.dims[d] == size and d not in taken), None) or self.new(wanted, size)
 
     def new(self, wanted: str, size: int) -> str:
