@@ -94,6 +94,9 @@ class _Checker:
     def instances(self, s: plan.Instances) -> None:
         self.tiled = {d for d, _ in s.grid}
         _must(set(s.backwards) <= self.tiled, "an axis of one tile goes backwards")
+        sides = [*s.near, *s.far]
+        _must({*sides} <= self.tiled and len({*sides}) == len(sides), "an axis of one tile, or twice one, is in groups")
+        _must(bool(s.near) == bool(s.far) and (bool(s.near) or s.group == 1), "a group has one side")
         each = prod(n for _, n in s.grid if isinstance(n, int))
         for d, n in s.grid:
             dim = self.dims[d]

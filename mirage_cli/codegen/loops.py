@@ -269,14 +269,15 @@ def positions(k: ScheduledKernel, d: str, start: Start) -> plan.Positions:
     return plan.Positions(d, start, k.block[d] > 1, wide, d in k.padded and k.block[d] > 1)
 
 
-def longest_last(limits: Mapping[Loop, Sequence[Limit]]) -> set[str]:
-    """Dimensions along which loops go the further, the later the tile."""
-    grows = {
-        (x.lower, name)
-        for found in limits.values()
-        for limit in found
+def uneven(limits: Mapping[Loop, Sequence[Limit]]) -> dict[str, bool]:
+    """Dimensions along which loops get longer or shorter from tile to tile, with whether the last tile has the longest.
+    Those along which both ends of a loop move are none of them."""
+    found = {
+        (name, (c > 0) != x.lower)
+        for own in limits.values()
+        for limit in own
         for x in limit.all
         for (kind, name), c in x.limit.terms
-        if kind == "index" and c > 0 and not x.steady
+        if kind == "index" and c and not x.steady
     }
-    return {d for lower, d in grows if not lower and (True, d) not in grows}
+    return {d: grows for d, grows in sorted(found) if (d, not grows) not in found}

@@ -36,14 +36,17 @@ class Instances:
 
     programs: instances of the kernel, or of this part of it. chunk: instances of each chunk; 0 where all are of one
     chunk; None where nothing is split. Both are counted for each tile along dimensions whose size is an argument.
-    grid: the dimensions with more than one tile, and how many. group: tiles of the first of two dimensions that run
-    next to each other. backwards: dimensions whose last tile comes first. first: instances of other parts of the kernel
-    in front of these.
+    grid: the dimensions with more than one tile, and how many; tiles along the last ones run next to each other.
+    near, far: dimensions of which `group` tiles along near run next to each other, then as many of the next tile along
+    far; all others of the grid come in between. backwards: dimensions whose last tile comes first. first: instances of
+    other parts of the kernel in front of these.
     """
 
     programs: int
     chunk: int | None
     grid: tuple[tuple[str, Count], ...]
+    near: Axes
+    far: Axes
     group: int
     backwards: Axes
     first: int = 0

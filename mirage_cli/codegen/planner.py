@@ -28,6 +28,7 @@ from mirage_cli.codegen.access import (
     streamed,
 )
 from mirage_cli.codegen.ahead import few_bytes, taken_ahead
+from mirage_cli.codegen.axisnames import Axes
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Live, ScheduledKernel
 from mirage_cli.codegen.early import MOST_BYTES, held_bytes, placed_early
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
@@ -36,13 +37,13 @@ from mirage_cli.codegen.iterations import combined, completed, deferred, initial
 from mirage_cli.codegen.loops import (
     LoopRange,
     in_turn,
-    longest_last,
     loop_starts,
     positions,
     ranges,
     stages,
     starts,
     together,
+    uneven,
 )
 from mirage_cli.codegen.moves import load, look_up, prefetches, store
 from mirage_cli.codegen.picked import picked
@@ -66,6 +67,9 @@ from mirage_cli.ir.unrolled import in_blocks
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
 capabilities)."""
+
+SECTION_BYTES = 24 << 20
+"""Half of an H200's L2, of which each half caches what the multiprocessors beside it read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +324,32 @@ def _instances(k: ScheduledKernel, found: Mapping[Loop, tuple[Limit, ...]]) -> p
         raise EmitError("too many program instances")
     chunks = k.schedule.split if k.kernel.split else 1
     chunk = None if k.kernel.split is None else each if chunks > 1 else 0
-    backwards = tuple(d for d, _ in many if d in longest_last(found))
-    return plan.Instances(chunks * each, chunk, many, k.schedule.group if len(many) > 1 else 1, backwards)
+    lengths = uneven(found)
+    backwards = tuple(d for d, _ in many if lengths.get(d))
+    near, far, group = _longest_first(k, grid, lengths.keys(), {d for loop in found for d in loop.dims})
+    if near and group >= prod(n for d, n in grid if d in near) and not k.dynamic & {*near}:
+        many, near = tuple(sorted(many, key=lambda x: x[0] in near)), ()
+    elif not near and len(many) > 1 and k.schedule.group > 1:
+        near, far, group = (many[0][0],), (many[1][0],), k.schedule.group
+    return plan.Instances(chunks * each, chunk, many, near, far if near else (), group if near else 1, backwards)
+
+
+def _longest_first(
+    k: ScheduledKernel, grid: Sequence[tuple[str, int]], lengths: Collection[str], walked: Collection[str]
+) -> tuple[Axes, Axes, int]:
+    """The dimensions of the grid beside those along which loops differ in length, these, and how many tiles along the
+    former are a section: within a section, instances with the longest loops come first. What the loops of a section
+    load fits the L2 (`SECTION_BYTES`). All sections are of about one size: the longest loops of a small one at the end
+    would run alone. lengths: dimensions along which loops differ. walked: those of loops."""
+    far = tuple(d for d, _ in grid if d in lengths)
+    near = tuple(d for d, _ in grid if d not in lengths)
+    if not near or not far:
+        return (), (), 1
+    beside = prod(n for d, n in grid if d in near)
+    loads = (x for x in k.kernel.loads if {*x.dims} & {*walked} and {*x.dims} & {*near})
+    loaded = sum(prod(k.sizes[d] for d in x.dims) * k.graph.element_bytes[x.buffer] for x in loads)
+    section = k.schedule.group if k.schedule.group > 1 else ceil(beside / max(1, ceil(loaded / SECTION_BYTES)))
+    return near, far, section
 
 
 def _fixed_positions(k: ScheduledKernel) -> list[Statement]:

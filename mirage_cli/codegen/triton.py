@@ -194,23 +194,35 @@ def _tile_numbers(s: p.Instances) -> Iterator[str]:
         yield f"chunk = pid // {each}" if s.chunk and each != "1" else "chunk = pid" if s.chunk else "chunk = 0"
         if s.chunk and each != "1":
             yield f"pid = pid % {each}"
-    many = [*s.grid]
-    while many and not (len(many) == 2 and s.group > 1):
-        d, n = many.pop()
-        yield f"t_{d} = pid % {_count(n)}" if many else f"t_{d} = pid"
-        if many:
-            yield f"pid = pid // {_count(n)}"
-    if many:
-        (a, na), (b, nb) = many
-        g = s.group
-        yield f"first_{a} = pid // {_count(g, nb)} * {g}  # groups of {g} tiles of {a} share those of {b}"
-        yield f"rows_{a} = min({_count(na)} - first_{a}, {g})"
-        yield f"t_{a} = first_{a} + pid % {_count(g, nb)} % rows_{a}"
-        yield f"t_{b} = pid % {_count(g, nb)} // rows_{a}"
+    sides = {*s.near, *s.far}
+    near, far = ([(d, n) for d, n in s.grid if d in side] for side in (s.near, s.far))
+    rest = [(d, n) for d, n in s.grid if d not in sides]
+    yield from _unravelled("pid", rest, whole=not near)
+    if near:
+        (a, *_), (b, *_) = s.near, s.far
+        g, na, nb = s.group, [n for _, n in near], [n for _, n in far]
+        shared = f"groups of {g} tiles of {', '.join(s.near)} share those of {', '.join(s.far)}"
+        yield f"first_{a} = pid // {_count(g, *nb)} * {g}  # {shared}"
+        yield f"rows_{a} = min({_count(*na)} - first_{a}, {g})"
+        yield f"t_{a} = first_{a} + pid % {_count(g, *nb)} % rows_{a}"
+        yield f"t_{b} = pid % {_count(g, *nb)} // rows_{a}"
+        yield from _unravelled(f"t_{a}", near)
+        yield from _unravelled(f"t_{b}", far)
     for d in s.backwards:
         n = dict(s.grid)[d]
         last = str(n - 1) if isinstance(n, int) else f"tiles_{d} - 1"
         yield f"t_{d} = {last} - t_{d}  # the longest loops first"
+
+
+def _unravelled(number: str, grid: Sequence[tuple[str, scalars.Count]], whole: bool = True) -> Iterator[str]:
+    """The tile along each dimension, of the number of a tile along all of them, whose last ones count fastest. whole:
+    whether nothing is left of the number then."""
+    for i, (d, n) in reversed([*enumerate(grid)]):
+        if i or not whole:
+            yield f"t_{d} = {number} % {_count(n)}"
+            yield f"{number} = {number} // {_count(n)}"
+        elif number != f"t_{d}":
+            yield f"t_{d} = {number}"
 
 
 def _count(*counts: scalars.Count) -> str:

@@ -37,9 +37,9 @@ def k0(Q_ptr, K_ptr, V_ptr, O_ptr):
     SIZE_d: tl.constexpr = 64
     BLOCK_d: tl.constexpr = 64
     pid = tl.program_id(0)
-    t_q = pid % 64
-    pid = pid // 64
-    t_h = pid
+    t_h = pid % 2
+    pid = pid // 2
+    t_q = pid
     t_q = 63 - t_q  # the longest loops first
     i_h = t_h
     i_q = t_q * BLOCK_q + tl.arange(0, BLOCK_q)
