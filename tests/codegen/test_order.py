@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
 
+from mirage_cli.codegen import planner
 from mirage_cli.codegen.loops import uneven
 from mirage_cli.codegen.parts import launch_sizes
 from mirage_cli.codegen.plan import Instances
@@ -49,20 +50,22 @@ def attention(heads: int, n: int, grid: str = HEADS_FIRST, mask: str = "ge(iq, i
     return parse_mugraph(ATTENTION.format(heads=heads, n=n, grid=grid, mask=mask, own=own))
 
 
-def instances(graph: MuGraph, group: int = 1) -> tuple[Instances, list[dict[str, int]]]:
-    """What the plan says, and the tiles of every instance by the kernel's text."""
+def instances(graph: MuGraph, group: int = 1, **sizes: int) -> tuple[Instances, list[dict[str, int]]]:
+    """What the plan says, and the tiles of every instance by the kernel's text. sizes: of dynamic axes."""
     s = KernelSchedule((("h", 1), ("g", 1), ("q", 64), ("s", 64)), ("h", "g", "q", "s", "d", "e"), group=group)
     schedule = Schedule({"k0": s})
     plan = plan_kernel(graph, graph.kernels[0], schedule, launch_sizes(graph, schedule))
     (found,) = (x for x in plan.statements if isinstance(x, Instances))
     text = emit_kernel(graph, graph.kernels[0], schedule, launch_sizes(graph, schedule)).source
     lines = [x.strip() for x in text[text.index("pid = tl.program_id") : text.index("i_q = ")].splitlines()]
-    return found, [*_tiles(lines, found.programs)]
+    programs = found.programs * sizes.get("h", 1) * -(-sizes.get("q", 1) // 64)
+    return found, [*_tiles(lines, programs, {f"SIZE_{d}": n for d, n in sizes.items()})]
 
 
-def _tiles(lines: list[str], programs: int) -> Iterator[dict[str, int]]:
+def _tiles(lines: list[str], programs: int, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     for number in range(programs):
         names: dict[str, object] = {"tl": SimpleNamespace(program_id=lambda _, number=number: number), "min": min}
+        names |= sizes
         for line in lines:
             exec(line, names)
         yield {d: v for d in "hgq" if isinstance(v := names[f"t_{d}"], int)}
@@ -95,6 +98,16 @@ def test_heads_run_in_sections_of_one_size_whose_keys_the_l2_holds() -> None:
             section = tiles[first : first + 4 * rows]
             assert [q for q, _ in groupby(t["q"] for t in section)] == [*reversed(range(rows))]
             assert len({(t["h"], t["g"]) for t in section}) == min(4, 2 * heads - first // rows)
+
+
+@pytest.mark.parametrize("axis", ["h", "q"])
+@pytest.mark.parametrize("size", [1, 3, 65, 200])
+def test_sizes_that_differ_by_call_leave_no_tile_out(axis: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "SECTION_BYTES", 1 << 16)
+    text = ATTENTION.format(heads=3, n=256, grid=HEADS_FIRST, mask="ge(iq, is)", own="h, g, q").strip().splitlines()
+    graph = parse_mugraph("\n".join([*text[:2], f"dynamic {axis}=1..4096", *text[2:]]) + "\n")
+    found, tiles = instances(graph, **{axis: size})
+    assert found.near and all_once(tiles, *((size, 4) if axis == "h" else (3, -(-size // 64))))
 
 
 def test_a_schedule_may_choose_the_section() -> None:
