@@ -9,7 +9,7 @@ from functools import partial
 from mirage_cli.ir.merge import beside_in_products
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.rewrites.blocked import blocked
-from mirage_cli.ir.rewrites.joined import by_parts
+from mirage_cli.ir.rewrites.joined import by_parts, outputs_by_parts
 from mirage_cli.ir.rewrites.pieces import in_pieces
 from mirage_cli.ir.rewrites.running import LEAST, in_scans
 from mirage_cli.ir.rewrites.selected import selected
@@ -41,6 +41,7 @@ REWRITES = (
     Rewrite(by_entries),
     Rewrite(over_entries),
     Rewrite(by_parts),
+    Rewrite(outputs_by_parts),
 )
 
 

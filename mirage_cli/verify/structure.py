@@ -115,15 +115,15 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
 
 
 def in_pieces(graph: MuGraph, t: Tensor) -> bool:
-    """Whether several stores write a tensor along one of its axes: each some positions in a row, one behind the other,
-    and together all."""
+    """Whether several stores write a tensor along one of its axes: each some positions in a row, or one, one behind the
+    other, and together all."""
     stores = [s for k in graph.kernels for s in k.stores if s.buffer == t.name]
     sizes = graph.sizes
     if len(stores) < 2 or not all({*s.dims} <= sizes.keys() for s in stores):
         return False
     cut = {d for s in stores for d, i in zip(t.dims, s.access, strict=True) if not renames(d, i, sizes)}
     along = [s.access[t.dims.index(d)] for s in stores for d in cut]
-    if len(cut) != 1 or not all(i.affine and [c for _, c in i.terms] == [1] for i in along):
+    if len(cut) != 1 or not all(i.affine and [c for _, c in i.terms] in ([], [1]) for i in along):
         return False
     ends = [0]
     for first, last in sorted(i.bounds(sizes) for i in along):

@@ -10,7 +10,7 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.rewrites.joined import by_parts
+from mirage_cli.ir.rewrites.joined import by_parts, outputs_by_parts
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.roofline import bounds
@@ -20,6 +20,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
+from tests.pipeline.test_random import problem
 from tests.searched import BEST
 
 TARGET = find_target("h100")
@@ -258,3 +259,96 @@ def test_a_maximum_of_numbers_that_masks_choose_stays_whole(chosen: str) -> None
     assert by_parts(lower(program)) is None
     found = search_program(program, TARGET, Options(budget_s=60, tune=False))
     assert len(found.plans[0].graph.kernels) == 1 and not found.rejected
+
+
+LAID = """
+name: laid
+dims: {{m: 6, a: 8, b: 8, c: 5, k: {k}, w: 16}}
+dtype: float32
+inputs: {{A: [m, a], B: [m, b], C: [m, c], D: [m], W: [m, w]}}
+program: |
+  {program}
+outputs: {{{outputs}}}
+"""
+BEHIND = "O = where(index(k) < 8, exp(A[m, k]), B[m, k - 8] * 2)"
+
+
+def laid(program: str, k: int = 16, outputs: str = "O: [m, k]") -> str:
+    return LAID.format(program=program.replace("; ", "\n  "), k=k, outputs=outputs)
+
+
+def test_an_output_that_is_a_concatenation_is_written_by_parts() -> None:
+    made = outputs_by_parts(lower(parse_spec(laid(BEHIND)).at()))
+    assert made is not None
+    assert [str(p) for p in made.parts] == ["O[m, a] = part", "O[m, a + 8] = part2"]
+    text = str(made)
+    assert "part[m, a] = exp(A)" in text and "where" not in text
+
+
+@pytest.mark.parametrize(
+    ("program", "k", "outputs"),
+    [
+        pytest.param(BEHIND, 16, "O: [m, k]", id="two of one size"),
+        pytest.param(f"X{BEHIND[1:]}; O = maximum(X, X * 0.1)", 16, "O: [m, k]", id="computed behind"),
+        pytest.param(BEHIND, 16, "O: [k, m]", id="rows"),
+        pytest.param(
+            "O = where(index(k) < 8, A[m, k] - D, where(index(k) < 13, exp(C[m, k - 8]), B[m, k - 13] * 2))",
+            21,
+            "O: [m, k]",
+            id="three of several sizes",
+        ),
+        pytest.param("O = where(index(k) < 8, A[m, k] * 2, D + 1)", 9, "O: [m, k]", id="one of one position"),
+        pytest.param(
+            "G = exp(W[m, a]); H = W[m, a + 8] * A; O = where(index(k) < 8, (G * H)[m, k], (A / (1 + G))[m, k - 8])",
+            16,
+            "O: [m, k]",
+            id="both of the same values",
+        ),
+        pytest.param(f"{BEHIND}; S = sum(O * O, k)", 16, "O: [m, k], S: [m]", id="read by another output"),
+        pytest.param(f"{BEHIND}; R = O + W[m, k]", 16, "O: [m, k], R: [m, k]", id="two outputs"),
+    ],
+)
+def test_kernels_that_write_parts_are_right(program: str, k: int, outputs: str, interpreter: Interpreter) -> None:
+    text = laid(program, k, outputs)
+    made = outputs_by_parts(lower(parse_spec(text).at()))
+    assert made is not None and made.results == parse_spec(text).at().results
+    assert problem(text, interpreter) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "k"),
+    [
+        pytest.param("O = where(index(k) < 8, A[m, k], B[m, k - 8])", 16, id="copies"),
+        pytest.param("O = where(index(k) < 8, exp(A[m, k]), 0)", 16, id="a number"),
+        pytest.param("O = where(index(k) % 2 == 0, exp(W[m, k]), W[m, k] * 2)", 16, id="in turns"),
+        pytest.param("O = where(index(k) < index(m), exp(W[m, k]), W[m, k] * 2)", 16, id="a mask of two axes"),
+        pytest.param("Y = exp(A); O = where(index(k) < 8, Y[m, k], Y[m, k - 8])", 16, id="one value twice"),
+    ],
+)
+def test_other_outputs_stay_whole(program: str, k: int) -> None:
+    assert outputs_by_parts(lower(parse_spec(laid(program, k)).at())) is None
+
+
+@pytest.mark.parametrize("place", ["7", "9", "a + 1"])
+def test_one_position_that_is_written_elsewhere_is_refused(place: str) -> None:
+    program = parse_spec(laid("O = where(index(k) < 8, A[m, k] * 2, D + 1)", 9)).at()
+    found = search_program(program, TARGET, Options(budget_s=20, tune=False))
+    text = next(t for p in found.plans if "store O[m, 8]" in (t := print_mugraph(p.graph)))
+    assert check_equivalence(program, parse_mugraph(text), 3).ok
+    assert not check_equivalence(program, parse_mugraph(text.replace("O[m, 8]", f"O[m, {place}]")), 3).ok
+
+
+def test_parts_that_are_written_elsewhere_are_refused() -> None:
+    program = parse_spec(laid(BEHIND)).at()
+    found = search_program(program, TARGET, Options(budget_s=20, tune=False))
+    graph = next(p.graph for p in found.plans if "store O[m, a + 8]" in print_mugraph(p.graph))
+    text = print_mugraph(graph)
+    first, second = re.findall(r"store O\[m, a(?: \+ 8)?\] = (\w+)", text)
+    swapped = (
+        text.replace(f"] = {first} ", "] = _ ")
+        .replace(f"] = {second} ", f"] = {first} ")
+        .replace("= _ ", f"= {second} ")
+    )
+    assert check_equivalence(program, parse_mugraph(text), 3).ok
+    assert swapped != text and not check_equivalence(program, parse_mugraph(swapped), 3).ok
+    assert not check_equivalence(program, parse_mugraph(text.replace("a + 8", "a + 7")), 3).ok

@@ -48,6 +48,12 @@ REWRITTEN = [
         "dot(where(index(k) < 32, A[m, k], B[m, k - 32]), W, k)",
         "m, n",
     ),
+    (
+        "m: 32, a: 32, b: 48, k: 80",
+        "A: [m, a], B: [m, b]",
+        "where(index(k) < 32, exp(A[m, k]), B[m, k - 32] * 2)",
+        "m, k",
+    ),
 ]
 
 

@@ -296,6 +296,8 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x.double() * 2).float(), "float64"),
         (lambda x: ((x * 100).to(torch.int8) * 3).float(), "int8"),
         (lambda x: x.topk(9).values, "9 largest"),
+        (lambda x: aten.upsample_nearest1d_backward(x[None], [12], [1, 3, 5]), "a whole number of times"),
+        (lambda x: aten._adaptive_avg_pool2d_backward(x[None], torch.cat([x, x[:, :8]], 1)[None]), "several sizes"),
         (lambda x: torch.zeros(3, 12, dtype=torch.int64).copy_(x * 3) * x, "may not fit in 32 bits"),
         (lambda x: torch.zeros(3, 12, dtype=torch.int64).masked_fill(x > 0, 3e9) * x, "may not fit in 32 bits"),
         (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
@@ -353,6 +355,29 @@ def test_how_many_places_a_window_has_follows_from_positions() -> None:
             lambda x: torch.nn.functional.interpolate(x, size=(9, 4, 1), mode="nearest-exact") * 2,
             (torch.randn(1, 2, 4, 10, 3),),
         ),
+        *(
+            (
+                lambda g, x, a=a: aten.avg_pool2d_backward(g, x, *a) * 2,
+                (torch.randn(1, 2, *out), torch.randn(1, 2, 6, 7)),
+            )
+            for out, a in (
+                ((3, 3), ([2, 2], [], [0, 0], False, True, None)),
+                ((3, 3), ([3, 2], [2, 2], [1, 0], False, True, None)),
+                ((4, 4), ([2, 2], [2, 2], [1, 1], True, True, None)),
+                ((3, 4), ([3, 3], [2, 2], [1, 1], False, False, None)),
+                ((4, 5), ([3, 3], [1, 1], [0, 0], False, True, 5)),
+            )
+        ),
+        (
+            lambda g, x: aten.avg_pool3d_backward(g, x, [2, 2, 1], [2, 1, 1], [1, 0, 0], False, False, None),
+            (torch.randn(1, 2, 3, 3, 3), torch.randn(1, 2, 4, 4, 3)),
+        ),
+        (
+            lambda g, x: aten.avg_pool2d_backward(g, x, [2, 2], [], [0, 0], False, True, None),
+            (torch.randn(2, 3, 2), torch.randn(2, 6, 5)),
+        ),
+        (lambda g: aten.upsample_nearest2d_backward(g, [6, 8], [1, 2, 3, 2]) * 2, (torch.randn(1, 2, 6, 8),)),
+        (lambda g, x: aten._adaptive_avg_pool2d_backward(g, x) * 2, (torch.randn(1, 2, 3, 2), torch.randn(1, 2, 6, 8))),
         (lambda x: torch.nn.functional.interpolate(x, size=(3, 7, 9), mode="trilinear"), (torch.randn(1, 2, 4, 5, 3),)),
         (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.7, mode="linear"), (torch.randn(2, 3, 11),)),
         (lambda x: torch.nn.functional.interpolate(x, size=(3, 5), mode="bicubic"), (torch.randn(1, 2, 12, 9),)),

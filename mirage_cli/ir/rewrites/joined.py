@@ -1,9 +1,11 @@
-"""Reductions over a concatenated axis, as the join of one reduction for each of the values that are concatenated.
+"""Reductions over a concatenated axis, as the join of one reduction for each of the values that are concatenated; and
+outputs that are concatenations, each of their parts as an output that lies in the whole.
 
     dot(where(index(d) < 64, A[m, d], B[m, d - 64]), W; d)  -->  add(dot(A, W[e]; e), dot(B, W[e + 64]; e))
     d = 128, e = 64
     max(where(index(t) < 2048, A[m, t], B[m]); t)           -->  maximum(max(A[m, s]; s), B)
     t = 2049, s = 2048
+    O[m, d] = exp(where(index(d) < 64, A[m, d], B[m, d - 64]))  -->  O[m, e] = exp(A), O[m, e + 64] = exp(B)
 
 A concatenation is a `where` whose mask compares positions with a number: the mask is constant along each part of the
 axis. A read of positions within one part becomes a read of the value that lies there. So no block holds all values to
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.access_text import substitution_text
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, tables_of
+from mirage_cli.ir.program import Arg, Eqn, Part, Program, Tensor, tables_of
 from mirage_cli.ir.rewrites.rewriter import Rewriter
 from mirage_cli.ir.rewrites.shifts import shifted_once
 from mirage_cli.ir.schedule import MIN_DOT
@@ -39,6 +41,11 @@ Constants = Mapping[str, NDArray[np.generic]]
 def by_parts(program: Program) -> Program | None:
     """A lowered program with a reduction for each part of a concatenated axis; None where no axis is one."""
     return _Parts(shifted_once(program)).rewritten()
+
+
+def outputs_by_parts(program: Program) -> Program | None:
+    """A lowered program whose outputs are written by parts along a concatenated axis; None where none has one."""
+    return _Parts(shifted_once(program)).with_outputs_apart()
 
 
 def in_parts(program: Program) -> Program:
@@ -58,6 +65,57 @@ class _Parts(Rewriter):
         axes = e.axes if OPS[e.op].joins else e.names
         some = (taken(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
         return next(filter(None, some), (e,))
+
+    def with_outputs_apart(self) -> Program | None:
+        program = self.program
+        self.known |= {e.out: e for e in program.eqns}
+        lies = {p.value for p in program.parts}
+        eqns, outputs, parts = [*program.eqns], list[Tensor](), [*program.parts]
+        for t in program.outputs:
+            made = () if t.name in lies else self.apart(t, eqns)
+            parts += made
+            values = {p.value: self.known[p.value] for p in made}
+            outputs += [replace(t, name=v, dims=x.dims, strides=()) for v, x in values.items()] or [t]
+        if len(outputs) == len(program.outputs):
+            return None
+        order = {t.name: i for i, t in enumerate(outputs)}
+        parts.sort(key=lambda p: order[p.value])
+        self.program = replace(program, outputs=tuple(outputs), parts=tuple(parts))
+        return self.program_of(eqns)
+
+    def apart(self, t: Tensor, eqns: list[Eqn]) -> tuple[Part, ...]:
+        """An output's parts along the first of its axes that has some, with the equations that compute them."""
+        e = self.known[t.name]
+        for axis in t.dims if isinstance(e, Eqn) else ():
+            if axis in self.fixed or self.dims[axis] > LONGEST:
+                continue
+            constants, before, own = self.constants(axis), dict(self.dims), list[Eqn]()
+            ends = self.ends(replace(e, args=(e.out,)), axis, constants)
+            if not 2 < len(ends) <= MOST_PARTS + 1:
+                continue
+            try:
+                found = tuple(self.part_of(t, e, axis, ends_of, constants, own) for ends_of in pairwise(ends))
+            except _MixedError:
+                self.dims = before
+                continue
+            values = {p.value for p in found if isinstance(self.known[p.value], Eqn)}
+            if len(values - {x.name for x in self.program.outputs}) == len(found):
+                eqns += own
+                return found
+            self.dims = before
+        return ()
+
+    def part_of(
+        self, t: Tensor, e: Eqn, axis: str, ends: tuple[int, int], constants: Constants, eqns: list[Eqn]
+    ) -> Part:
+        """An output's part from one position of an axis on, up to another. Raises _MixedError."""
+        start, end = ends
+        part = (
+            [self.axis(e, axis, end - start, (d for d in self.dims if d not in self.fixed))] if end - start > 1 else []
+        )
+        place = index(dict.fromkeys(part, 1), start)
+        value = _Part(self, axis, place, {n: x[start] for n, x in constants.items()}, eqns).of(e.out)
+        return Part(value, t, tuple(place if d == axis else index({d: 1}) for d in t.dims))
 
     def within(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
         """For a read of positions within one part of an axis, the equations that compute that part; else nothing."""

@@ -184,10 +184,17 @@ def _fold(x: Array, size: Any, kernel: Any, dilation: Any = 1, padding: Any = 0,
     steps = zip(out, (i, j), *(each(v, 2) for v in (padding, dilation, stride)), strict=True)
     counts = [(n + 2 * before - apart * (taps - 1) - 1) // s + 1 for n, taps, before, apart, s in steps]
     cut = p.reshaped(x, [math.prod(batch), channels // (i * j), i, j, *counts])
-    cut, dilation = with_gaps(cut, [2, 3], stride, dilation)
-    f = Phases.of(cut.shape[2:4], out, stride, padding, dilation)
-    seen = p.read(cut, [*p.whole(cut)[:2], *f.tapped, *f.seen], [*cut.dims[:2], *f.taps, *f.places, *f.phases])
-    return p.reshaped(f.together(p.reduction("sum", seen, [2, 3])), [*batch, channels // (i * j), *out])
+    return p.reshaped(added_up(cut, out, stride, padding, dilation), [*batch, channels // (i * j), *out])
+
+
+def added_up(x: Array, out: Sequence[int], stride: Any, padding: Any, dilation: Any) -> Array:
+    """The windows of a picture, [b, c, taps, places], added up where they lie over each other: [b, c, out]."""
+    rank = len(out)
+    taps = [*range(2, 2 + rank)]
+    x, dilation = with_gaps(x, taps, stride, dilation)
+    f = Phases.of(x.shape[2 : 2 + rank], out, stride, padding, dilation)
+    seen = p.read(x, [*p.whole(x)[:2], *f.tapped, *f.seen], [*x.dims[:2], *f.taps, *f.places, *f.phases])
+    return f.together(p.reduction("sum", seen, taps))
 
 
 def axes(size: int) -> Dim:
@@ -425,15 +432,66 @@ def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, p
         x = p.reshaped(x, [1, *x.shape])
     shape, sizes = whole[-rank:], each(kernel, rank)
     seen = windows(x, sizes, stride or kernel, padding, 1, shape, 0.0)
-    at = [*range(len(x.dims), len(seen.dims))]
-    total = p.reduction("sum", seen, at)
+    total = p.reduction("sum", seen, [*range(len(x.dims), len(seen.dims))])
+    return p.reshaped(by_counts(total, x.shape[-rank:], sizes, stride, padding, ceil, count_pad, divisor), whole)
+
+
+@aten("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", with_node=True)
+def _avg_pool_backward(_t: Trace, node: Any, grad: Array, x: Array, kernel: Any, stride: Any, padding: Any,
+                       ceil: bool, count_pad: bool, divisor: Any) -> Array:  # fmt: skip
+    rank, whole = rank_of(node), x.shape
+    if len(whole) == rank + 1:
+        grad = p.reshaped(grad, [1, *grad.shape])
+    sizes, ones = each(kernel, rank), [1] * rank
+    part = by_counts(grad, whole[-rank:], sizes, stride, padding, ceil, count_pad, divisor)
+    lead, places = part.shape[:2], part.shape[2:]
+    seen = p.expanded(p.reshaped(part, [*lead, *ones, *places]), [*lead, *sizes, *places])
+    return p.reshaped(added_up(seen, whole[-rank:], stride or kernel, padding, 1), whole)
+
+
+def by_counts(
+    x: Array,
+    shape: Sequence[int],
+    sizes: list[int],
+    stride: Any,
+    padding: Any,
+    ceil: bool,
+    count_pad: bool,
+    divisor: Any,
+) -> Array:
+    """Sums of windows over a picture of this shape, or what is to be spread over these, by how many places count."""
+    rank = len(sizes)
     if divisor or not (ceil or (any(each(padding, 1)) and not count_pad)):
-        return p.reshaped(both(lambda v: v / (divisor or math.prod(sizes)), total), whole)
+        return both(lambda v: v / (divisor or math.prod(sizes)), x)
     inside = each(padding, rank) if count_pad else [0] * rank
-    steps = zip(x.shape[-rank:], sizes, each(stride or kernel, rank), each(padding, rank), inside, shape, strict=True)
+    steps = zip(shape, sizes, each(stride or sizes, rank), each(padding, rank), inside, x.shape[-rank:], strict=True)
     counts = [_counted(x.trace, *one, behind=rank - 1 - i) for i, one in enumerate(steps)]
-    count = functools.reduce(lambda v, w: both(operator.mul, v, w), counts)
-    return p.reshaped(both(operator.truediv, total, count), whole)
+    return both(operator.truediv, x, functools.reduce(lambda v, w: both(operator.mul, v, w), counts))
+
+
+@aten("aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward", "aten.upsample_nearest3d_backward",
+      with_node=True)  # fmt: skip
+def _upsample_nearest_backward(_t: Trace, node: Any, grad: Array, *_: Any) -> Array:
+    """Of a picture that was enlarged a whole number of times: the sum over each place's."""
+    whole = node.meta["val"].shape
+    if any(n % size for n, size in zip(grad.shape, whole, strict=True)):
+        raise Unsupported("the derivative of a picture that was not enlarged a whole number of times")
+    apart = [part for n, size in zip(grad.shape[2:], whole[2:], strict=True) for part in (size, n // size)]
+    cut = p.reshaped(grad, [*grad.shape[:2], *apart])
+    return p.reduction("sum", cut, [*range(3, len(cut.dims), 2)])
+
+
+@aten("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward", with_node=True)
+def _adaptive_avg_pool_backward(_t: Trace, node: Any, grad: Array, x: Array) -> Array:
+    """Where all windows are of one size, and do not overlap."""
+    rank = rank_of(node)
+    steps = [n // size for n, size in zip(x.shape[-rank:], grad.shape[-rank:], strict=True)]
+    if any(n % size for n, size in zip(x.shape[-rank:], grad.shape[-rank:], strict=True)):
+        raise Unsupported("the derivative of means over windows of several sizes")
+    grad = both(lambda v: v / math.prod(steps), grad)
+    for at, step in enumerate(steps, -rank):
+        grad = repeat_interleave(grad, step, at)
+    return grad
 
 
 def _counted(trace: Trace, n: int, size: int, step: int, before: int, padded: int, places: int, behind: int) -> Array:
