@@ -90,6 +90,61 @@ def test_gates_that_lie_close_are_copied_apart() -> None:
     torch.testing.assert_close(faster(*inputs), gated(*inputs))
 
 
+def filled(x: Tensor, w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Fills what it returns step by step, and reads back what the step has written."""
+    count = x.shape[1]
+    out, kept, h = torch.zeros(count + 1, 2, 32), torch.zeros(2, count, 32), torch.zeros(2, 32)
+    for t in range(count):
+        kept[:, t] = torch.tanh(x[:, t] @ w + h @ u)
+        h = kept[:, t] * 0.5
+        out[count - t] = h
+    return out, kept
+
+
+def test_what_is_filled_in_many_parts_is_written_once() -> None:
+    inputs = given(COUNT)
+    with torch.no_grad():
+        few, many = (cut(exported(as_module(filled), given(n))) for n in (COUNT, 40))
+    assert len(many.regions) <= len(few.regions) < COUNT
+    scatters = [n for n in many.model.graph.nodes if "scatter" in str(n.target)]
+    assert not scatters
+    assert "a concatenation of more than 32 parts" in many.left.values()
+    _, faster = with_kernels(as_module(filled), inputs)
+    torch.testing.assert_close(faster(*inputs), filled(*inputs))
+
+
+def read_after_all(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """What is read between is not as it is at the end, and places are written twice."""
+    out = torch.zeros(COUNT, 2, 32)
+    for t in range(COUNT):
+        out[t] = x[:, t] @ w + out.sum(0)
+    for t in range(COUNT):
+        out[t % 5] = out[t] * 0.1 + u[:2]
+    return out
+
+
+def test_what_is_read_between_parts_is_as_it_was_there() -> None:
+    inputs = given(COUNT)
+    _, faster = with_kernels(as_module(read_after_all), inputs)
+    torch.testing.assert_close(faster(*inputs), read_after_all(*inputs), rtol=1e-3, atol=1e-3)
+
+
+def converted(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """Each step's part is converted, and read by two."""
+    half, h = x.half(), u
+    for t in range(x.shape[1]):
+        k = half[:, t].float()
+        h = torch.tanh(h + torch.einsum("bk,bv->kv", k, torch.tanh(k @ w)))
+    return h
+
+
+def test_conversions_of_a_steps_part_are_in_its_regions() -> None:
+    with torch.no_grad():
+        found = cut(exported(as_module(converted), given(COUNT)))
+    outside = [n for n in found.model.graph.nodes if n.op == "call_function" and "to_copy" in str(n.target)]
+    assert len(outside) <= 1, "of the whole"
+
+
 def records(x: Tensor) -> Tensor:
     return sum(x[:, :, i].tanh() for i in range(32))  # type: ignore[return-value]
 

@@ -22,20 +22,22 @@ aten = torch.ops.aten
 
 
 def rematerialisable(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
-    """The nodes whose value each user may compute for itself: elements of the model's inputs in another place, and
-    whole numbers and masks that follow from positions and whole numbers."""
+    """The nodes whose value each user may compute for itself: elements of the model's inputs, or of what a loop's step
+    takes, in another place, and whole numbers and masks that follow from positions and whole numbers."""
     moved, counted = set[Any](), set[Any]()
     for n in graph.nodes:
         if not known_call(n, refused):
             continue
         read = n.all_input_nodes
-        if row_of(n).moves and all(x.op in GIVEN or is_size(x) or x in moved for x in read):
+        if row_of(n).moves and all(x.op in GIVEN or STEP in x.meta or is_size(x) or x in moved for x in read):
             moved.add(n)
         if all(not floating(x) or x in counted for x in read):
             counted.add(n)
     return frozenset(moved | counted)
 
 
+STEP = "step"
+"""Where a node says that it is a part that a loop's step takes of a tensor."""
 STEPS = 8
 """Of one tensor, as many steps of a loop as may well be regions that differ in the number of the step."""
 STEP_BYTES = 128
@@ -61,6 +63,8 @@ def steps_apart(graph: torch.fx.Graph) -> set[Any]:
     for key, steps in several.items() if in_order(graph) else ():  # else it might be copied in front of a change
         if not _lie_apart(key) and any({*steps} <= loop for loop in loops):
             found |= _copied_apart(graph, key[2], steps)
+    for n in found:
+        n.meta[STEP] = True
     return found
 
 

@@ -60,6 +60,7 @@ from mirage_cli.pipeline.models.symbols import (
     with_symbols,
 )
 from mirage_cli.pipeline.models.taken import Share, shares
+from mirage_cli.pipeline.models.turns import filled_in_turns
 from mirage_cli.spec.arrays import Unsupported
 from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.table import ATEN
@@ -271,6 +272,7 @@ def rewritten(model: torch.fx.GraphModule) -> set[Any]:
     """Has the graph as programs are made of it. Returns the views that no region has (`steps_apart`)."""
     zeros_in_memory(model.graph)
     folded(model)
+    filled_in_turns(model.graph)
     as_pairs(model.graph)
     selected_by_tensors(model.graph)
     sizes_first(model.graph)

@@ -14,6 +14,8 @@ from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Rows
 
 aten = Rows()
+MOST_PARTS = 32
+"""Of a concatenation. A kernel tells them apart one by one, where PyTorch copies many by one kernel."""
 
 
 @aten("aten.diagonal")
@@ -215,6 +217,8 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
 
 @aten("aten.cat", "aten.concat", behind=2, joins=True)
 def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
+    if len(arrays) > MOST_PARTS:
+        raise Unsupported(f"a concatenation of more than {MOST_PARTS} parts")
     some = [number_of(a) for a in arrays]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
