@@ -35,8 +35,8 @@ FAR_ROOM = 1 << 18
 CUT = {"split": 7, "loop": 5, "grid": 3}
 """Roles of axes that are cut in tiles, each with a size of several tiles, the last one short."""
 
-NEAR = 8
-"""Positions of an axis among which some are looked for that an index takes inside of another."""
+NEAR, NEAR_READ = 8, 32
+"""Positions of an axis among which some are looked for that an index takes inside of another, and of that."""
 
 Read = tuple[str, Index]
 """An axis of a tensor, and an index that it is read by."""
@@ -128,7 +128,7 @@ class _Short:
     several axes that are compared with the size of an axis, or with 0, and how far from that a position is at which the
     comparison turns. inside: axes whose size such an index never comes to in full, and this index. numbers: `ends` of
     all indices and numbers that are compared, of which some are not met. indices: of both, by which anything is read or
-    compared.
+    compared. tied: the classes of merged axes and of their parts.
     """
 
     classes: AxisClasses
@@ -144,6 +144,7 @@ class _Short:
     inside: list[Read]
     numbers: list[Turn]
     indices: frozenset[Index]
+    tied: frozenset[str]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
@@ -207,6 +208,7 @@ class _Short:
             inside,
             numbers,
             frozenset(i for _, i in (*program.accesses(), *graph.accesses())).union(e.place for e in eqns if e.place),
+            frozenset(classes.find(d) for name, parts in graph.merged for d in (name, *parts)),
         )
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
@@ -231,7 +233,8 @@ class _Short:
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
             for d in mistaken(self.indices, self.whole, sizes):
-                sizes |= self.longer(sizes, {self.classes.find(d): sizes[d] + 1})
+                found = {self.classes.find(d): sizes[d] + 1}
+                sizes |= self.longer(sizes, found) if self.tied.isdisjoint(found) else {}
         return sizes
 
     def reaching(self, d: str, i: Index, sizes: dict[str, int]) -> dict[str, int]:
@@ -244,8 +247,9 @@ class _Short:
         if _is_stretch(i) and i.bounds(self.whole)[1] >= self.whole[d] - 1:
             behind = dict(self.coming_to(i, sizes[d] - 1, sizes))  # up to the last position
             sizes |= self.longer(sizes, behind) if behind else {}
-        for need in met_inside(i, sizes[d], sizes, self.whole) if i.affine else ():
-            sizes |= self.longer(sizes, {self.classes.find(a): n for a, n in need.items()})
+        for need in met_inside(d, i, sizes, self.whole) if i.affine else ():
+            found = {self.classes.find(a): n for a, n in need.items()}
+            sizes |= self.longer(sizes, found) if self.tied.isdisjoint(found) else {}
         return sizes
 
     def read_at(self, x: Turn, read: Iterable[Read], sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -372,26 +376,28 @@ def _held(i: Index, sizes: Mapping[str, int]) -> Iterator[Index]:
         yield from (i.within({str(a): index({}, n)}) for n in (0, sizes[str(a)] - 1))
 
 
-def met_inside(i: Index, length: int, sizes: Mapping[str, int], whole: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """How long the axes of an index have to be, for each of them, for another of its positions than the first to lie
-    inside of an axis of this length, if one does in full: 2*x - j of three x and two j is inside of one position for x
-    = 0 alone."""
+def met_inside(d: str, i: Index, sizes: Mapping[str, int], whole: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """How long an axis and those of an index have to be, for each of the latter, for another of its positions than the
+    first to be read, if one is in full: t + 2*w + 3 lies in five positions for w = 0 alone, as t + 3*w + 3 does."""
     axes = [str(a) for a, _ in i.terms]
     for a in axes if len(axes) > 1 else ():
-        if not _first_inside(i, a, length, tuple(sizes[b] for b in axes)):
-            found = _first_inside(i, a, length, tuple(min(whole[b], max(sizes[b], NEAR)) for b in axes))
+        if _first_inside(i, a, sizes[d], tuple(sizes[b] for b in axes)) is None:
+            near = tuple(min(whole[b], max(sizes[b], NEAR)) for b in axes)
+            found = _first_inside(i, a, min(whole[d], max(sizes[d], NEAR_READ)), near)
             if found is not None:
-                yield {b: n + 1 for b, n in zip(axes, found, strict=True)}
+                at, positions = found
+                yield {d: at + 1} | {b: n + 1 for b, n in zip(axes, positions, strict=True)}
 
 
 @lru_cache(maxsize=1 << 12)
-def _first_inside(i: Index, axis: str, length: int, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The least positions along the axes of an index at which it lies inside, and this axis is not at its first."""
+def _first_inside(i: Index, axis: str, length: int, sizes: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """The least position that an index comes to inside of so many where this axis is not at its first, and the
+    positions along its axes."""
     axes = [a for a, _ in i.terms]
     at = np.indices(sizes)
     value = sum((c * x for (_, c), x in zip(i.terms, at, strict=True)), np.array(i.offset))
     found = np.argwhere((value >= 0) & (value < length) & (at[axes.index(axis)] > 0))
-    return tuple(map(int, min(found, key=lambda x: (*sorted(x, reverse=True), *x)))) if len(found) else None
+    return min(((int(value[*x]), tuple(map(int, x))) for x in found), default=None)
 
 
 def _comes_to(i: Index, number: int, sizes: Mapping[str, int]) -> bool:

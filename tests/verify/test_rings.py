@@ -190,18 +190,23 @@ outputs: {O: [y, x]}
     assert tells_apart(program, plan, ("(w + x)%12", "(w + x)%11"))
 
 
-def test_what_few_positions_take_inside_an_axis_is_there() -> None:
-    """2*x - j of three x and two j is 0 for x = 0 and j = 0 alone, as 2*x + j is."""
-    text = """
+@pytest.mark.parametrize(
+    ("dims", "at", "edit"),
+    [("x: 11, v: 1, j: 5", "2*x + j", ("x*2 + j", "x*2 - j")), ("x: 8, v: 8, j: 2", "x + 2*j + 3", ("j*2", "j*3"))],
+)
+def test_what_few_positions_take_inside_an_axis_is_there(dims: str, at: str, edit: tuple[str, str]) -> None:
+    """2*x - j of three x and two j is 0 for x = 0 and j = 0 alone, as 2*x + j is; j + 3 and 2*j + 3 are outside of five
+    positions for all j but the first."""
+    text = f"""
 name: windows
-dims: {y: 3, x: 11, v: 1, j: 5}
+dims: {{y: 3, {dims}}}
 dtype: float32
-inputs: {X: [y, v], W: [j]}
+inputs: {{X: [y, v], W: [j]}}
 program: |
-  O = dot(X[y, 2*x + j], W, j)
-outputs: {O: [y, x]}
+  O = dot(X[y, {at}], W, j)
+outputs: {{O: [y, x]}}
 """
     program, plan = planned(text)
-    wrong = parse_mugraph(print_mugraph(plan.graph).replace("x*2 + j", "x*2 - j"))
+    wrong = parse_mugraph(print_mugraph(plan.graph).replace(*edit))
     assert wrong != plan.graph
     assert not [seed for seed in range(12) if check_equivalence(program, wrong, seed).ok]
