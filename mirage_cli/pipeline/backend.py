@@ -139,7 +139,7 @@ class Compiler:
             state = store.state(gpu_of(target, measures))
         searched = (s.budget, s.seed, s.workers) if s.budget and self.searches else None
         driver = driver_version() if measures else None
-        return "\n".join(map(str, (sources(), target.name, driver, searched, state)))
+        return "\n".join(map(str, (sources(), target.name, driver, searched, sorted(self.options.items()), state)))
 
     def made(self) -> Callable[..., Any]:
         """The graph by AOTAutograd, or from PyTorch's cache."""

@@ -250,7 +250,7 @@ def is_matmul(e: Eqn, loads: tuple[Load, ...], *, several: bool) -> bool:
     """Whether one torch.bmm of views computes this: at most one batch axis, one axis of K, and rows and columns that
     are one axis each, or, where `several` may be one, side by side in the operand and in the result."""
     a, b = (next((x.dims for x in loads if x.out == v), None) for v in e.args)
-    if a is None or b is None or len(e.axes) != 1:
+    if a is None or b is None or len(e.axes) != 1 or e.axes[0] not in {*a} & {*b}:
         return False
     batch = [x for x in a if x in b and x not in e.axes]
     sides = [(x, tuple(d for d in x if d not in other)) for x, other in ((a, b), (b, a))]

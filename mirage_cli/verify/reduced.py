@@ -8,7 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
+
+import numpy as np
 
 from mirage_cli.ir.access import Index, index, renames
 from mirage_cli.ir.footprint import ENTRIES, READ
@@ -21,7 +24,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
 from mirage_cli.verify.lasts import is_last, read_at_last
-from mirage_cli.verify.rings import large_enough_around, without_rings
+from mirage_cli.verify.rings import large_enough_around, mistaken, without_rings
 from mirage_cli.verify.stretches import (
     compared,
     compared_by_index,
@@ -38,6 +41,9 @@ FAR_ROOM = 1 << 18
 
 CUT = {"split": 7, "loop": 5, "grid": 3}
 """Roles of axes that are cut in tiles, each with a size of several tiles, the last one short."""
+
+NEAR, NEAR_READ = 8, 32
+"""Positions of an axis among which some are looked for that an index takes inside of another, and of that."""
 
 Read = tuple[str, Index]
 """An axis of a tensor, and an index that it is read by."""
@@ -128,7 +134,8 @@ class _Short:
     number, which is this index in the μGraph's comparison: both are beyond it in a test, or neither. ends: indices of
     several axes that are compared with the size of an axis, or with 0, and how far from that a position is at which the
     comparison turns. inside: axes whose size such an index never comes to in full, and this index. numbers: `ends` of
-    all indices and numbers that are compared, of which some are not met.
+    all indices and numbers that are compared, of which some are not met. indices: of both, by which anything is read or
+    compared. tied: the classes of merged axes and of their parts.
     """
 
     classes: AxisClasses
@@ -143,6 +150,8 @@ class _Short:
     ends: list[Turn]
     inside: list[Read]
     numbers: list[Turn]
+    indices: frozenset[Index]
+    tied: frozenset[str]
 
     @classmethod
     def of(cls, program: Program, graph: MuGraph, classes: AxisClasses, rng: random.Random, least: bool) -> _Short:
@@ -205,6 +214,8 @@ class _Short:
             ends,
             inside,
             numbers,
+            frozenset(i for _, i in (*program.accesses(), *graph.accesses())).union(e.place for e in eqns if e.place),
+            frozenset(classes.find(d) for name, parts in graph.merged for d in (name, *parts)),
         )
 
     def grown(self, read: Iterable[Read]) -> dict[str, int]:
@@ -224,17 +235,28 @@ class _Short:
                 if _comes_to(x.place, int(x.end), sizes):
                     sizes |= self.longer(sizes, dict(self.coming_to(x.place, x.at(sizes), sizes)))
                     sizes |= self.longer(sizes, dict(self.read_at(x, read, sizes)))
-            for d, i in read:
-                if not i.lookups and {*i.dims} <= sizes.keys():
-                    first, last = i.bounds(sizes)
-                    nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
-                    missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
-                    sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
-                if is_stretch(i) and {*i.dims} <= sizes.keys() and i.bounds(self.whole)[1] >= self.whole[d] - 1:
-                    behind = dict(self.coming_to(i, sizes[d] - 1, sizes))  # up to the last position
-                    sizes |= self.longer(sizes, behind) if behind else {}
+            for d, i in (x for x in read if {*x[1].dims} <= sizes.keys()):
+                sizes = self.reaching(d, i, sizes)
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
+            for d in mistaken(self.indices, self.whole, sizes):
+                found = {self.classes.find(d): sizes[d] + 1}
+                sizes |= self.longer(sizes, found) if self.tied.isdisjoint(found) else {}
+        return sizes
+
+    def reaching(self, d: str, i: Index, sizes: dict[str, int]) -> dict[str, int]:
+        """The sizes at which what is read along an axis is there, as far as it is in full."""
+        if not i.lookups:
+            first, last = i.bounds(sizes)
+            nearest = min(max(first, 0), sizes[d] - 1) if last >= 0 else 0
+            missed = not first <= nearest <= last and _comes_to(i, nearest, self.whole)
+            sizes |= self.longer(sizes, dict(self.coming_to(i, nearest, sizes))) if missed else {}
+        if is_stretch(i) and i.bounds(self.whole)[1] >= self.whole[d] - 1:
+            behind = dict(self.coming_to(i, sizes[d] - 1, sizes))  # up to the last position
+            sizes |= self.longer(sizes, behind) if behind else {}
+        for need in met_inside(d, i, sizes, self.whole) if i.affine else ():
+            found = {self.classes.find(a): n for a, n in need.items()}
+            sizes |= self.longer(sizes, found) if self.tied.isdisjoint(found) else {}
         return sizes
 
     def read_at(self, x: Turn, read: Iterable[Read], sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -327,6 +349,30 @@ def _held(i: Index, sizes: Mapping[str, int]) -> Iterator[Index]:
     yield i
     for a, _ in i.terms if i.affine else ():
         yield from (i.within({str(a): index({}, n)}) for n in (0, sizes[str(a)] - 1))
+
+
+def met_inside(d: str, i: Index, sizes: Mapping[str, int], whole: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """How long an axis and those of an index have to be, for each of the latter, for another of its positions than the
+    first to be read, if one is in full: t + 2*w + 3 lies in five positions for w = 0 alone, as t + 3*w + 3 does."""
+    axes = [str(a) for a, _ in i.terms]
+    for a in axes if len(axes) > 1 else ():
+        if _first_inside(i, a, sizes[d], tuple(sizes[b] for b in axes)) is None:
+            near = tuple(min(whole[b], max(sizes[b], NEAR)) for b in axes)
+            found = _first_inside(i, a, min(whole[d], max(sizes[d], NEAR_READ)), near)
+            if found is not None:
+                at, positions = found
+                yield {d: at + 1} | {b: n + 1 for b, n in zip(axes, positions, strict=True)}
+
+
+@lru_cache(maxsize=1 << 12)
+def _first_inside(i: Index, axis: str, length: int, sizes: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """The least position that an index comes to inside of so many where this axis is not at its first, and the
+    positions along its axes."""
+    axes = [a for a, _ in i.terms]
+    at = np.indices(sizes)
+    value = sum((c * x for (_, c), x in zip(i.terms, at, strict=True)), np.array(i.offset))
+    found = np.argwhere((value >= 0) & (value < length) & (at[axes.index(axis)] > 0))
+    return min(((int(value[*x]), tuple(map(int, x))) for x in found), default=None)
 
 
 def _comes_to(i: Index, number: int, sizes: Mapping[str, int]) -> bool:

@@ -115,6 +115,14 @@ def around(i: Index, old: Mapping[str, int], new: Mapping[str, int]) -> Index:
     return i.with_atoms(put)
 
 
+def mistaken(indices: Iterable[Index], old: Mapping[str, int], new: Mapping[str, int]) -> set[str]:
+    """The axes of rings of the old sizes that other indices are at the new ones: (y + 3) % 12 is (y + 3) % 11 along 11
+    positions of 12."""
+    known = {i for i in indices if {*i.dims} <= new.keys()}
+    moved = {i: at for i in known if (at := around(i, old, new)) != i}
+    return {d for i, at in moved.items() if at in known for d in i.dims if new[d] < old[d]}
+
+
 def reduced_to(x: Indexed, sizes: Mapping[str, int]) -> Indexed:
     """A program or a μGraph at reduced sizes, with its rings, what it reads between merged axes and their parts, and
     last positions."""

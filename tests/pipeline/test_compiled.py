@@ -194,7 +194,8 @@ def test_a_search_is_not_spared_by_a_start_without_one(starts: Starts) -> None:
 
 @pytest.mark.usefixtures("kept")
 def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
-    """A kernel, its time beside Inductor's, a spec, a budget that is spent; nothing of another GPU."""
+    """A kernel, its time beside Inductor's, a spec, a budget that is spent, Inductor's options; nothing of another
+    GPU."""
     settings = Settings(target="h200", budget=0.0, db=tmp_path / "m.db")
     graph = torch.fx.symbolic_trace(nn.ReLU())
 
@@ -205,6 +206,7 @@ def test_what_decides_is_in_the_key(tmp_path: Path) -> None:
     seen = [state()]
     assert seen[0], "it is kept"
     assert state(3.0) not in seen and state(3.0, searches=False) == seen[0]
+    assert Compiler(settings, {"max_autotune": True}, graph, [X]).state() not in seen
     program = parse_spec(SPEC).at()
     target, measures = settings.gpu()
     for gpu in (target, "a100"):

@@ -44,3 +44,18 @@ def test_columns_that_are_several_axes_side_by_side_are_one_product(interpreter:
 @pytest.mark.parametrize(("dims", "strides"), [("[g, k, c]", "[k*c, c, 1]"), ("[g, c, k]", "[2*c*k, k, 1]")])
 def test_columns_that_lie_apart_are_none(dims: str, strides: str) -> None:
     assert not with_library(dims, strides, 1024, 512, 4096)
+
+
+def test_a_sum_over_an_axis_of_one_side_is_no_product_of_matrices() -> None:
+    """The mask is that of E == 0, so that nothing on the left has e: the sum of W's rows times X."""
+    text = """
+name: one_side
+dims: {t: 5, e: 16, k: 20, n: 16}
+dtype: float32
+inputs: {E: {dims: [t], dtype: int64, below: e}, X: [t, k], W: [e, n]}
+program: |
+  O = dot(where(index(e) - index(e) == E, X, 0), W, e)
+outputs: {O: [t, k, n]}
+"""
+    plans = searched(parse_spec(text).at()).plans
+    assert plans and not any(k.kind == "library" for p in plans for k in p.graph.kernels)

@@ -173,3 +173,40 @@ def test_a_field_that_is_longer_than_its_windows_has_all_of_them() -> None:
     full = {"u": 8, "i": 7, "y": 56, "v": 8, "x": 16}
     found = large_enough_around({"u": 3, "i": 2, "y": 30, "v": 3, "x": 2}, read, full, str)
     assert found == {"u": 8, "i": 6, "y": 56, "v": 3, "x": 6}
+
+
+def test_a_ring_is_not_taken_for_one_of_another_length() -> None:
+    """X[(x + w) % 11] asks for eleven positions of x, along which (x + w) % 12 would be the same."""
+    text = """
+name: rings
+dims: {y: 3, x: 12, w: 3}
+dtype: float32
+inputs: {X: [y, x]}
+program: |
+  O = sum(X[y, (x + w) % 12], w) * X[y, (x + 5) % 12]
+outputs: {O: [y, x]}
+"""
+    program, plan = planned(text)
+    assert tells_apart(program, plan, ("(w + x)%12", "(w + x)%11"))
+
+
+@pytest.mark.parametrize(
+    ("dims", "at", "edit"),
+    [("x: 11, v: 1, j: 5", "2*x + j", ("x*2 + j", "x*2 - j")), ("x: 8, v: 8, j: 2", "x + 2*j + 3", ("j*2", "j*3"))],
+)
+def test_what_few_positions_take_inside_an_axis_is_there(dims: str, at: str, edit: tuple[str, str]) -> None:
+    """2*x - j of three x and two j is 0 for x = 0 and j = 0 alone, as 2*x + j is; j + 3 and 2*j + 3 are outside of five
+    positions for all j but the first."""
+    text = f"""
+name: windows
+dims: {{y: 3, {dims}}}
+dtype: float32
+inputs: {{X: [y, v], W: [j]}}
+program: |
+  O = dot(X[y, {at}], W, j)
+outputs: {{O: [y, x]}}
+"""
+    program, plan = planned(text)
+    wrong = parse_mugraph(print_mugraph(plan.graph).replace(*edit))
+    assert wrong != plan.graph
+    assert not [seed for seed in range(12) if check_equivalence(program, wrong, seed).ok]
