@@ -118,6 +118,8 @@ class FloatMemory:
             self.data = np.full(self.written.shape, np.iinfo(np.int64).min)
         if fresh and new.dtype.kind == "b":
             self.data = np.zeros(self.written.shape, dtype=bool)
+        if new.dtype.kind == "f" and self.data.dtype.kind != "f":  # of several stores, the first had whole numbers
+            self.data = np.where(self.written, self.data, np.nan)
         if (before := self.written[at]).any():
             check_overlap(self, at, before & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True))
         self.data[at] = new

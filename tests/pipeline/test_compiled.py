@@ -324,7 +324,7 @@ def test_graphs_travel_as_pytorchs_artifacts(starts: Starts, tmp_path: Path, mon
     artifacts, info = saved
     assert info.aot_autograd_artifacts
     for n, (db, found) in enumerate([(starts.db, (0, 1)), (tmp_path / "other.db", (1, 0))]):
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"other machine {n}"))
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"machine{n}"))
         torch.compiler.load_cache_artifacts(artifacts)
         starts.db = db
         assert starts() == found
