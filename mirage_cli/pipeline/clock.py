@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 VERIFYING = 0.2
 """The part of the budget that the search leaves to verification."""
+FUSING = 0.75
+"""The part of the search's time in which operators are fused before the first plan is verified, at most."""
 AGAIN = 1.3
 """How many times as long as the verification of one plan that of a later one may take."""
 KEEPING_S = 0.6
@@ -22,9 +24,11 @@ class Clock:
 
     def __init__(self, budget_s: float, interrupted: Callable[[], bool], until_s: float = math.inf) -> None:
         self.budget_s = budget_s
+        began_s = time.monotonic()
         self.until_s = until_s
-        self.end_s = min(time.monotonic() + budget_s, until_s)
+        self.end_s = min(began_s + budget_s, until_s)
         self.search_end_s = self.end_s - VERIFYING * budget_s
+        self.first_s = began_s + FUSING * (self.search_end_s - began_s)
         self.interrupted = interrupted
         self.stop_s = math.inf
 
@@ -50,6 +54,11 @@ class Clock:
     def budget_is_spent(self) -> bool:
         end_s = self.end_s if math.isinf(self.until_s) else self.search_end_s
         return time.monotonic() > end_s or self.was_interrupted()
+
+    def first_is_due(self) -> bool:
+        """Whether the plan at hand is to be verified: operators are fused on behind that, from where they are."""
+        is_due = math.isfinite(self.until_s) and time.monotonic() > self.first_s
+        return is_due or self.budget_is_spent()
 
     def verification_is_over(self, behind_s: float = 0.0) -> bool:
         """behind_s: seconds behind the budget that verification may take."""

@@ -4,6 +4,7 @@ the others nothing."""
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
@@ -16,6 +17,10 @@ from mirage_cli.target.gpus import Target
 from mirage_cli.tune.child import ChildDied
 
 NO_TIME = "it was not searched: the budget was spent"
+LATE = "its search did not end in time"
+LATE_S = 0.3
+"""Seconds behind the time for searches that the answer of a process may take: the first of all processes may start
+later than that."""
 GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 
@@ -86,11 +91,11 @@ class _Searchers:
         """Of one program. Raises KeyboardInterrupt where its search does not end within GRACE_S of one."""
         try:
             try:
-                return self.futures[i].result()
+                return self.in_time(i)
             except (ChildDied, CancelledError):
                 self.be_alone()
                 self.futures[i] = self.submit(self.programs[i])
-                return self.futures[i].result()
+                return self.in_time(i)
         except ChildDied as error:
             how, _, _ = str(error).partition(":")
             return Failed(f"it was searched twice, the second time alone: {how}")
@@ -100,6 +105,14 @@ class _Searchers:
                 if isinstance(found := self.futures[i].result(GRACE_S), Found):
                     return found
             raise
+
+    def in_time(self, i: int) -> Found | Failed:
+        """Of one program. Others are not to wait for it behind the time for searches."""
+        left_s = max(self.options.until_s - time.monotonic(), 0.0) + LATE_S
+        try:
+            return self.futures[i].result(left_s if math.isfinite(left_s) else None)
+        except TimeoutError:
+            return Failed(LATE)
 
     def be_alone(self) -> None:
         """Waits for the searches that have begun, and ends all processes."""

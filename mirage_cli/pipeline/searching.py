@@ -33,7 +33,7 @@ from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from mirage_cli.search.assembly import ScheduledGraph
-    from mirage_cli.search.generator import Prices, SearchResult
+    from mirage_cli.search.generator import Begun, Prices, SearchResult
     from mirage_cli.tune.measure import Context
 
 VERIFIED = 10
@@ -250,7 +250,8 @@ def search_forms(
     from mirage_cli.search.relaid import behind_copies, relaid
 
     prices: Prices = {}
-    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices)
+    begun: Begun = {}
+    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices=prices, begun=begun)
     forms = forms_of(form)
     form = next(forms)
     result, laid = searched_behind_copies(form, target, searched, at_hand) if options.prune else (searched(form), {})
@@ -274,7 +275,7 @@ def searched_behind_copies(
     Plans that need no search are kept where a search that does not end has slower ones."""
     from mirage_cli.search.relaid import behind_copies, relaid
 
-    unsearched = partial(searched, deadline=lambda: True)
+    unsearched = partial(searched, searches=False)
     plain = unsearched(form)
     best_us = plain.candidates[0].predicted_us
     if laid := relaid(form, plain, target):
@@ -288,14 +289,17 @@ def searched_behind_copies(
                 return beside(result, other), laid
     at_hand(plain.candidates[0])
     result = searched(form)
-    return (beside(plain, result) if best_us < result.candidates[0].predicted_us else result), {}
+    if best_us < result.candidates[0].predicted_us:
+        both = sorted((*plain.candidates, *result.candidates), key=lambda c: c.predicted_us)
+        result = replace(result, candidates=tuple(both))
+    return result, {}
 
 
 def search_as_written(form: Program, target: Target, options: Options, clock: Clock, doing: Doing) -> SearchResult:
     """The candidates of a lowered program in no other form: where the verifier refuses all others."""
     from mirage_cli.search.overwritten import read_in_time
 
-    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices={})
+    searched = partial(_searched, target=target, options=options, clock=clock, doing=doing, prices={}, begun={})
     return read_in_time(form, searched(form), searched, target)
 
 
@@ -306,8 +310,10 @@ def _searched(
     clock: Clock,
     doing: Doing,
     prices: Prices,
-    deadline: Callable[[], bool] | None = None,
+    begun: Begun,
+    searches: bool = True,
 ) -> SearchResult:
+    """searches: whether more is looked at than plans that need no search."""
     from mirage_cli.search.generator import search
 
     return search(
@@ -316,10 +322,11 @@ def _searched(
         bounds=options.bounds,
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
-        deadline=deadline or clock.search_is_over,
-        end=clock.budget_is_spent,
+        deadline=clock.search_is_over if searches else lambda: True,
+        end=clock.budget_is_spent if searches else clock.first_is_due,
         looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
         prices=prices,
+        begun=begun,
     )
 
 

@@ -101,6 +101,7 @@ def search(
     end: Callable[[], bool] = lambda: False,
     looking: Callable[[int, float | None], None] = lambda _, __: None,
     prices: Prices | None = None,
+    begun: Begun | None = None,
 ) -> SearchResult:
     """All μGraphs of a lowered program within the bounds, the best of them in order.
 
@@ -109,17 +110,14 @@ def search(
     end: asked before that, as the program is decomposed and its operators are fused; true leaves them as written.
     looking: told as often how many kernels were looked at, and the µs of the best plan so far.
     prices: known from searches for the same target, and for those that follow.
+    begun: searches within these bounds, which go on where they ended, and this one.
     """
     start = time.perf_counter()
-    d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
-    run = _Search(d, target, bounds or Bounds(), prune, {} if prices is None else prices)
-    try:
-        written = greedy.as_written(run)  # however little time there is
-    except InexpressibleError:
-        if not d.cancels:
-            raise
-        run = run.literal()  # in which whole numbers stay such
-        written = greedy.as_written(run)
+    known = Begun() if begun is None else begun
+    if program not in known:
+        of_prices = {} if prices is None else prices
+        known[program] = _begun(program, target, bounds or Bounds(), prune, own_algebra_only, end, of_prices)
+    run, written = known[program]
     as_written, *literal = _literally(run) if run.d.cancels else [run.assembly.in_order(written)]
 
     def look_and_ask() -> bool:
@@ -139,6 +137,27 @@ def search(
         stopped=stopped,
         seconds=time.perf_counter() - start,
     )
+
+
+def _begun(
+    program: Program,
+    target: Target,
+    bounds: Bounds,
+    prune: bool,
+    own_algebra_only: bool,
+    end: Callable[[], bool],
+    prices: Prices,
+) -> tuple[_Search, greedy.Kernels]:
+    """A search, and the kernels of the program as written."""
+    d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
+    run = _Search(d, target, bounds, prune, prices)
+    try:
+        return run, greedy.as_written(run)  # however little time there is
+    except InexpressibleError:
+        if not d.cancels:
+            raise
+        run = run.literal()  # in which whole numbers stay such
+        return run, greedy.as_written(run)
 
 
 def _explore(
@@ -186,6 +205,9 @@ def _literally(run: _Search) -> list[ScheduledGraph]:
 
 Prices = dict[object, tuple[float, KernelSchedule] | None]
 """The µs of kernels and their best coarse tiles, None where none fit: by all that they follow from but the target."""
+
+Begun = dict[Program, "tuple[_Search, greedy.Kernels]"]
+"""Searches that may go on, each with the kernels of its program as written."""
 
 Kind = tuple[int, frozenset[Form], bool]
 """Of expansions: how deep they are, the operands that they read, and whether they are faithful."""

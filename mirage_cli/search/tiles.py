@@ -340,10 +340,10 @@ def _best_of_part(
 
 def _numbered(columns: Iterable[NDArray[np.float64]]) -> NDArray[np.int64]:
     """For each row of these columns a number: the same for equal rows."""
-    found = np.int64(0)
+    found = np.zeros(1, dtype=np.int64)
     for column in columns:
         values, own = np.unique(column, return_inverse=True)
-        found = found * len(values) + own
+        found = (found * len(values) + own).astype(np.int64)
     return found
 
 

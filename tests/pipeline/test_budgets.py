@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import pytest
 
 from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import budgets, searching, tuning
+from mirage_cli.pipeline import budgets, searchers, searching, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels, Settings, parts_of
 from mirage_cli.pipeline.clock import Clock
@@ -23,6 +25,7 @@ from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.searchers import NO_TIME
 from mirage_cli.pipeline.searching import Failed, Found, Options, search_program
 from mirage_cli.pipeline.session import Session
+from mirage_cli.search import generator
 from mirage_cli.spec import reader
 from mirage_cli.spec.graph import Dynamic, Graph, dot, silu
 from mirage_cli.spec.reader import parse_spec
@@ -234,6 +237,45 @@ def test_a_search_leaves_as_long_as_the_first_plan_took_where_nothing_is_done_be
     now[0] = 107.0
     assert slow.search_is_over() and not quick.search_is_over()
     assert not slow.verification_is_over()
+
+
+def test_no_program_waits_for_another_whose_search_does_not_end_in_time() -> None:
+    """The process that searches it may still start."""
+    programs = [gated(128).program()]
+    options = Options(until_s=time.monotonic() + 0.1)
+    with searchers._Searchers(programs, find_target("h200"), options, 1) as others:
+        others.futures = [Future()]
+        began_s = time.monotonic()
+        assert others.result(0) == Failed(searchers.LATE)
+        assert 0.1 < time.monotonic() - began_s < 5.0
+
+
+def test_what_is_verified_first_is_not_what_is_fused_in_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    in_time, alone = (Clock(10.0, lambda: False, until_s) for until_s in (110.0, math.inf))
+    now[0] = 105.9
+    assert not in_time.first_is_due()
+    now[0] = 106.1
+    assert in_time.first_is_due() and not in_time.budget_is_spent() and not alone.first_is_due()
+
+
+def test_fusing_goes_on_behind_the_plan_that_is_verified_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is the program as written, where no time is left for another. The program is taken apart once."""
+    monkeypatch.setattr(Clock, "first_is_due", lambda _: True)
+    begun: list[object] = []
+
+    def decompose(*arguments: Any, **named: Any) -> Any:
+        begun.append(arguments)
+        return graph.decompose(*arguments, **named)
+
+    graph = sys.modules["mirage_cli.algebra.decompose"]
+    monkeypatch.setattr(generator, "decompose", decompose)
+    options = Options(until_s=time.monotonic() + 3600.0)
+    found = search_program(gated(128).program(), find_target("h200"), options)
+    assert len(begun) == 1
+    ids = [p.id for p in found.plans]
+    assert found.as_written in ids[1:] and len(found.plans[0].graph.kernels) == 1
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -1,6 +1,5 @@
 """Inputs that are copied into another memory order, or rounded, before products read them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -348,8 +347,8 @@ def test_plans_that_need_no_search_are_kept_where_a_search_ends_with_slower_ones
     assert not relaid(form, fast, H200)
     slow = replace(fast, candidates=tuple(replace(c, predicted_us=2 * c.predicted_us) for c in fast.candidates))
 
-    def searched(_: Program, deadline: Callable[[], bool] | None = None) -> SearchResult:
-        return slow if deadline is None else fast
+    def searched(_: Program, searches: bool = True) -> SearchResult:
+        return slow if searches else fast
 
     found, _ = searched_behind_copies(form, H200, searched)
     assert found.candidates[0].predicted_us == fast.candidates[0].predicted_us

@@ -80,7 +80,13 @@ def test_it_is_asked_before_every_kernel(program: Program, result: SearchResult)
 
 
 @pytest.fixture
-def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
+def known(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
+    """What a search finds, without one."""
+    monkeypatch.setattr("mirage_cli.search.generator.search", lambda *_, **__: result)
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch, known: None) -> None:
     """A search that has used up its budget."""
 
     class Late(Clock):
@@ -89,7 +95,6 @@ def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
             self.end_s = time.monotonic()
 
     monkeypatch.setattr(searching, "Clock", Late)
-    monkeypatch.setattr("mirage_cli.search.generator.search", lambda *_, **__: result)
 
 
 @pytest.mark.usefixtures("spent")
@@ -176,6 +181,7 @@ def checker(interrupted: int, tested: list[int]) -> Callable[..., Verdict]:
 
 
 @pytest.mark.parametrize(("moment_s", "kept"), [(60.0, True), (-1.0, False)])
+@pytest.mark.usefixtures("known")
 def test_an_interrupt_leaves_a_moment_for_what_is_not_verified_yet(
     monkeypatch: pytest.MonkeyPatch, program: Program, moment_s: float, kept: bool
 ) -> None:
@@ -186,6 +192,7 @@ def test_an_interrupt_leaves_a_moment_for_what_is_not_verified_yet(
     assert (len(found.plans) > 1, UNVERIFIED in found.pruned) == (kept, not kept)
 
 
+@pytest.mark.usefixtures("known")
 def test_a_second_interrupt_ends_it(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     tested: list[int] = []
     monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", checker(2, tested))
