@@ -109,6 +109,7 @@ def test_what_is_filled_in_many_parts_is_written_once() -> None:
     scatters = [n for n in many.model.graph.nodes if "scatter" in str(n.target)]
     assert not scatters
     assert "a concatenation of more than 32 parts" in many.left.values()
+    assert max(len(r.program.outputs) for r in many.regions) <= 4, "parts are no copies for PyTorch's concatenation"
     _, faster = with_kernels(as_module(filled), inputs)
     torch.testing.assert_close(faster(*inputs), filled(*inputs))
 
@@ -143,6 +144,21 @@ def test_conversions_of_a_steps_part_are_in_its_regions() -> None:
         found = cut(exported(as_module(converted), given(COUNT)))
     outside = [n for n in found.model.graph.nodes if n.op == "call_function" and "to_copy" in str(n.target)]
     assert len(outside) <= 1, "of the whole"
+
+
+def decayed(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """What a step makes of its part alone stands in the step, though its gate is a copy's."""
+    gate, h = torch.sigmoid(x.sum(-1)), u
+    for t in range(x.shape[1]):
+        h = torch.einsum("bk,bv->kv", x[:, t].exp(), gate[:, t, None] * (x[:, t] @ h)) * 0.1 + w
+    return h
+
+
+def test_what_depends_on_a_steps_part_alone_is_in_the_steps_region() -> None:
+    with torch.no_grad():
+        found = cut(exported(as_module(decayed), given(4 * COUNT)))
+    assert max(r.times for r in found.regions) >= COUNT
+    assert max(len(r.program.outputs) for r in found.regions) <= 2
 
 
 def records(x: Tensor) -> Tensor:
