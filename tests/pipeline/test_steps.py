@@ -130,6 +130,22 @@ def test_what_is_read_between_parts_is_as_it_was_there() -> None:
     torch.testing.assert_close(faster(*inputs), read_after_all(*inputs), rtol=1e-3, atol=1e-3)
 
 
+def test_results_that_are_parts_of_one_another_stay_so() -> None:
+    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.zeros(COUNT, 2, 32)
+        for t in range(COUNT):
+            out[t] = x[:, t] * 2
+        return out, out[COUNT - 1]
+
+    x = given(COUNT)[0]
+    with torch.no_grad():
+        found = cut(exported(as_module(parts), (x,)))
+    out, last = found.model(x)
+    torch.testing.assert_close((out, last), parts(x))
+    last.zero_()
+    assert out[-1].count_nonzero() == 0
+
+
 def converted(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
     """Each step's part is converted, and read by two."""
     half, h = x.half(), u
