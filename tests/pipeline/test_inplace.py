@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mirage_cli.pipeline.models.inplace import calls, changed, functionalised
-from mirage_cli.pipeline.models.model import as_module
+from mirage_cli.pipeline.models.model import as_module, changed_arguments
 from mirage_cli.pipeline.models.passes import in_memory_of_others, memory_of
 from mirage_cli.pipeline.models.regions import Cut, cut, exported
 from tests.pipeline.test_interpreted import Interpreted
@@ -365,6 +365,17 @@ def test_a_kernel_writes_into_what_is_given_for_its_result() -> None:
     assert all(r is x for r, x in zip(returned, mine[1:], strict=True)), "as PyTorch returns them"
     assert not found.regions[0].serves([given[0], torch.zeros(8, 3).T, given[2]], {})
     torch.testing.assert_close(found.model.get_submodule("region_0").original(*given), (theirs[1], theirs[2]))
+
+
+def test_what_a_region_changes_is_an_argument_that_nothing_else_may_lie_in() -> None:
+    def doubled(x: Tensor, out: Tensor, cache: Tensor, at: Tensor) -> None:
+        out.copy_(x * 2)
+        cache[at] = x * 3
+
+    given = torch.randn(3, 8), torch.zeros(3, 8), torch.zeros(9, 8), torch.tensor([7, 1, 2])
+    found = cut(exported(as_module(doubled), given))
+    assert len(found.regions) == 1
+    assert changed_arguments(found.model.graph) == [1, 2]
 
 
 def moved(x: Tensor, mean: Tensor) -> Tensor:

@@ -109,6 +109,7 @@ def test_what_is_filled_in_many_parts_is_written_once() -> None:
     scatters = [n for n in many.model.graph.nodes if "scatter" in str(n.target)]
     assert not scatters
     assert "a concatenation of more than 32 parts" in many.left.values()
+    assert max(len(r.program.outputs) for r in many.regions) <= 4, "parts are no copies for PyTorch's concatenation"
     _, faster = with_kernels(as_module(filled), inputs)
     torch.testing.assert_close(faster(*inputs), filled(*inputs))
 
@@ -129,6 +130,22 @@ def test_what_is_read_between_parts_is_as_it_was_there() -> None:
     torch.testing.assert_close(faster(*inputs), read_after_all(*inputs), rtol=1e-3, atol=1e-3)
 
 
+def test_results_that_are_parts_of_one_another_stay_so() -> None:
+    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.zeros(COUNT, 2, 32)
+        for t in range(COUNT):
+            out[t] = x[:, t] * 2
+        return out, out[COUNT - 1]
+
+    x = given(COUNT)[0]
+    with torch.no_grad():
+        found = cut(exported(as_module(parts), (x,)))
+    out, last = found.model(x)
+    torch.testing.assert_close((out, last), parts(x))
+    last.zero_()
+    assert out[-1].count_nonzero() == 0
+
+
 def converted(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
     """Each step's part is converted, and read by two."""
     half, h = x.half(), u
@@ -143,6 +160,21 @@ def test_conversions_of_a_steps_part_are_in_its_regions() -> None:
         found = cut(exported(as_module(converted), given(COUNT)))
     outside = [n for n in found.model.graph.nodes if n.op == "call_function" and "to_copy" in str(n.target)]
     assert len(outside) <= 1, "of the whole"
+
+
+def decayed(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """What a step makes of its part alone stands in the step, though its gate is a copy's."""
+    gate, h = torch.sigmoid(x.sum(-1)), u
+    for t in range(x.shape[1]):
+        h = torch.einsum("bk,bv->kv", x[:, t].exp(), gate[:, t, None] * (x[:, t] @ h)) * 0.1 + w
+    return h
+
+
+def test_what_depends_on_a_steps_part_alone_is_in_the_steps_region() -> None:
+    with torch.no_grad():
+        found = cut(exported(as_module(decayed), given(4 * COUNT)))
+    assert max(r.times for r in found.regions) >= COUNT
+    assert max(len(r.program.outputs) for r in found.regions) <= 2
 
 
 def records(x: Tensor) -> Tensor:

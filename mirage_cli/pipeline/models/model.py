@@ -29,7 +29,7 @@ from mirage_cli.pipeline.models.beside import Beside, given_to, region_beside, t
 from mirage_cli.pipeline.models.figures import Figures
 from mirage_cli.pipeline.models.inductors import Inductors
 from mirage_cli.pipeline.models.inmodel import choices, keep, kept_beside
-from mirage_cli.pipeline.models.inplace import calls, changed
+from mirage_cli.pipeline.models.inplace import changed
 from mirage_cli.pipeline.models.layout import laid_out
 from mirage_cli.pipeline.models.outlining import inlined
 from mirage_cli.pipeline.models.pieces import in_pieces
@@ -351,8 +351,8 @@ def as_exported(
 
 
 def changed_arguments(graph: torch.fx.Graph) -> list[int]:
-    """The arguments that a model changes in place, by number."""
-    written = {x for n in calls(graph) for x in changed(n)}
+    """The arguments that a model, or a region of it, changes in place, by number."""
+    written = {x for n in graph.nodes if n.op.startswith("call_") for x in changed(n)}
     return [i for i, n in enumerate(placeholders(graph)) if n in written]
 
 

@@ -14,7 +14,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 
 from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.models.passes import floating, rematerialisable
+from mirage_cli.pipeline.models.passes import STEP, floating, rematerialisable
 from mirage_cli.pipeline.models.symbols import is_size
 from mirage_cli.spec.aten.memory import strides_of
 from mirage_cli.spec.aten.row import APART, SYMBOLIC, overloadless
@@ -65,7 +65,7 @@ def computes(node: Any, remat: Container[Any]) -> bool:
 
 def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any], stored: Container[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
-    that change a tensor in place, or are to be stored.
+    that change a tensor in place, or are to be stored. Those of a step's part of a tensor (`STEP`) count as one.
 
     No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Nor does
     one read what another changes. Those that read one value are side by side, wherever the model has them.
@@ -88,7 +88,8 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
             unknown.add(n)
         ends = {x for x in n.all_input_nodes if x in known and (changed(x) or x in stored)}
         behind = (level.get(x, 0) + (x in ends) for x in n.all_input_nodes)
-        level[n] = max(behind, default=0) + (n in unknown)
+        within = any(STEP in x.meta for x in n.all_input_nodes if STEP in n.meta)
+        level[n] = max(behind, default=0) + (n in unknown and not within)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
         if n in known and n in remat:
@@ -146,16 +147,17 @@ def level_parts(nodes: Sequence[Any], remat: Container[Any], often: Iterable[Sig
 
 
 def with_readers(parts: Sequence[Part]) -> list[Part]:
-    """What only moves elements that another part makes, and is read by one other alone, is in that: no kernel has to
-    copy it."""
-    at = {n: i for i, part in enumerate(parts) for n in part}
+    """What only moves elements that another part makes, and is read by one other alone, is in that, and what PyTorch
+    alone reads of it in none: no kernel has to copy it."""
+    at: dict[Any, int | None] = {n: i for i, part in enumerate(parts) for n in part}
     passed = set[Any]()  # moves elements of other parts
     for n in (n for part in parts for n in part):
         if row_of(n).moves and all(x in passed or at.get(x) != at[n] for x in n.all_input_nodes):
             passed.add(n)
     for n in reversed([n for part in parts for n in part]):
         reader, *others = {at.get(u) for u in n.users} or {None}
-        if n in passed and reader is not None and not others:
+        result = any(u.op == "output" for u in n.users)
+        if n in passed and not others and n.users and not result:
             at[n] = reader
     return [[n for one in parts for n in one if at[n] == i] for i in range(len(parts))]
 

@@ -12,6 +12,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
+from mirage_cli.pipeline.models.passes import aliased_results
 from mirage_cli.pipeline.models.updates import Update, update_of, view_of
 from mirage_cli.spec.aten.row import overloadless
 
@@ -31,13 +32,14 @@ class Turn:
 
 
 def filled_in_turns(graph: torch.fx.Graph) -> None:
-    """Has the graph write what is filled in many parts at once."""
+    """Has the graph write what is filled in many parts at once. Results that share memory stay as they are."""
+    aliased = aliased_results(graph)
     for n in [*graph.nodes]:
-        if n.op == "call_function" and (value := read_back(n)) is not None:
+        if n.op == "call_function" and n not in aliased and (value := read_back(n)) is not None:
             n.replace_all_uses_with(value)
             graph.erase_node(n)
     for n in reversed([*graph.nodes]):
-        turns = turns_of(n) if n.users else []  # none, where it is gone
+        turns = turns_of(n) if n.users and n not in aliased else []  # no users, where it is gone
         if len(turns) > MANY:
             joined(graph, turns)
 
@@ -106,8 +108,8 @@ def read_back(node: Any) -> Any:
     not known."""
     if overloadless(node.target) not in ("aten.select", "aten.slice"):
         return None
-    x, *where = node.args
-    view = view_of(x, (*where,), node) if isinstance(x, torch.fx.Node) and "val" in x.meta else None
+    x: Any = node.args[0]
+    view = view_of(x, node.args[1:], node)
     while view is not None and (turn := turn_of(x)) is not None and turn.dim == view.dim:
         if turn.places == view.places:
             value = turn.update.value

@@ -66,7 +66,7 @@ def update_of(made: Any) -> Update | None:
         case "aten.index_copy", (_, dim, index, value) if index.meta["val"].dim() == 1 <= value.meta["val"].dim():
             return Update((*[None] * (dim % value.meta["val"].dim()), index), value)
         case "aten.slice_scatter" | "aten.select_scatter", (x, value, *_):
-            view = view_of(x, made.args[2:], made)
+            view = view_of(x, (*made.args[2:],), made)
             return view and written(made, view, value)
         case _:
             return None
@@ -74,18 +74,19 @@ def update_of(made: Any) -> Update | None:
 
 def view_of(x: Any, where: tuple[Any, ...], node: Any) -> View | None:
     """What a node reads or writes of a tensor, by its own arguments; None where that is not known."""
-    shape = x.meta["val"].shape
+    shape, step = x.meta["val"].shape, list[Any]()
     if "select" in overloadless(node.target):
         dim, place = where
-        step, selected = (place, place + 1, 1), True
-        if isinstance(place, int) and place < 0 and isinstance(shape[dim], int):
-            step = (place + shape[dim], place + shape[dim] + 1, 1)
+        if not isinstance(place, int) or not isinstance(shape[dim], int):
+            return None
+        first = place % shape[dim]
+        step, selected = [first, first + 1, 1], True
     else:
         dim, *step = (*where, *(0, None, None, 1)[len(where) :])
         selected = False
     if not all(isinstance(n, int) for n in (*(s or 0 for s in step), shape[dim])):
         return None
-    return View(dim % len(shape), range(*slice(*step).indices(shape[dim])), selected)
+    return View(int(dim or 0) % len(shape), range(*slice(*step).indices(shape[dim])), selected)
 
 
 def written(made: Any, view: View, value: Any) -> Update | None:
@@ -119,7 +120,7 @@ def reading(node: Any, made: Any, view: View) -> tuple[Any, ...] | None:
         case "aten.select" | "aten.slice", (x, *where):
             found, read = view_of(x, (*where,), node), (node,)
         case "getitem", (parts, place) if overloadless(parts.target) == "aten.unbind" and len(parts.users) == 1:
-            x, dim = (*parts.args, 0)[:2]
+            x, dim = parts.args[0], (*parts.args, 0)[1]
             found, read = View(dim % x.meta["val"].dim(), range(place, place + 1), True), (node, parts)
         case _:
             return None
