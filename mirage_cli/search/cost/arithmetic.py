@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
 from mirage_cli.ir.program import LINE_BYTES, WIDEST_BYTES
-from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, WARPGROUP, WARPGROUP_ROWS
+from mirage_cli.ir.schedule import MAX_LANES, MIN_COLUMNS, MIN_DOT, WARPGROUP_ROWS
 from mirage_cli.search.cost.banks import banked_bytes
 from mirage_cli.search.cost.batch import Array
 from mirage_cli.search.cost.occupancy import (
@@ -180,36 +181,58 @@ def _sums(x: Launch, segments: Sequence[Segment]) -> Array:
     return total
 
 
-def in_turns(x: Launch, o: Occupancy, products: Array, elementwise: Array) -> tuple[Array, Array]:
-    """The longer of the two + the shorter / blocks of a multiprocessor: a block alone computes or multiplies, others
-    fill its pauses."""
-    turns = x.term("turns", np.minimum(products, elementwise) / o.alone, 0.0)
-    longer = products > elementwise
-    return products + np.where(longer, turns, 0.0), elementwise + np.where(longer, 0.0, turns)
+class Operands(NamedTuple):
+    """Times of operands in shared memory, us: of reading them, of what warpgroups read of them, and of writing those
+    that are turned."""
+
+    read: Array
+    waited: Array
+    turned: Array
 
 
-def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+def in_turns(
+    x: Launch, segments: Sequence[Segment], o: Occupancy, products: Array, operands: Operands, elementwise: Array
+) -> tuple[Array, Array, Array]:
+    """Products, operands, and all other operations, the longer of multiplying and elementwise + the shorter / n, with
+    multiplying = max(products, operands that warpgroups wait for): a block alone multiplies or computes, others fill
+    its pauses. n = blocks of a multiprocessor, √blocks where warpgroups multiply in a loop what they make of another
+    product, as these come to take the same turns (of 1, √blocks and blocks the one that orders attention best).
+    """
+    chained = (p for s in segments if s.work.loop for p in s.products if any(p.product.multiplied))
+    together = reduce(np.logical_or, (p.on_units & p.grouped for p in chained), x.zero > 0)
+    multiplying = np.maximum(products, x.term("operands", operands.waited, 0.0))
+    blocks = np.where(together, np.sqrt(o.alone), o.alone)
+    turns = x.term("turns", np.minimum(multiplying, elementwise) / blocks, 0.0)
+    shorter = np.where(multiplying > elementwise, turns, 0.0)
+    return products + shorter, operands.read + np.maximum(shorter, operands.turned), elementwise + turns - shorter
+
+
+def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Operands:
     """Σ runs · (depth · rows and columns that warps read · bytes + `banked_bytes`) / (shared memory's rate · awake) ·
     uneven"""
-    read = x.zero
+    read = waited = turned = x.zero
     for s in segments:
         read = read + x.term("banks", s.runs * banked_bytes(x, s), 0.0)
         for p in s.products:
-            rows = _operand_rows(p, x.batch.warps)
+            each = np.where(p.on_units, p.n * s.runs * p.depth * p.element, 0.0)
+            own = each * _operand_rows(p, x.batch.warps)
+            read, waited = read + own, waited + np.where(p.grouped, own, 0.0)
             if s.work.loop and any(p.product.computed):
-                rows = rows + x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
-            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows * p.element, 0.0)
-    return read / (x.target.smem_bytes_per_us * o.awake) * o.uneven
+                turned = turned + each * x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
+    rate = o.uneven / (x.target.smem_bytes_per_us * o.awake)
+    return Operands(read * rate, waited * rate, turned * rate)
 
 
 def _operand_rows(p: Multiplied, warps: Array) -> Array:
     """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
 
-    A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup reads each operand once.
+    A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup multiplies 64 rows at once
+    (PTX ISA, wgmma), reads the columns again for each 64, and has in registers what it has multiplied itself.
     """
     down, across = warps_along(p, warps)
-    groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, p.rows / WARPGROUP_ROWS))
-    return p.rows * np.where(p.grouped, 1.0, across) + p.columns * np.where(p.grouped, groups, down)
+    groups = np.maximum(1.0, p.rows / WARPGROUP_ROWS)
+    held = np.where(p.left_first, *p.product.multiplied)
+    return p.rows * np.where(p.grouped, ~held, across) + p.columns * np.where(p.grouped, groups, down)
 
 
 def _turned_rows(p: Multiplied, warps: Array) -> Array:
