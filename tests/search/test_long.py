@@ -132,9 +132,9 @@ outputs: {A: [b, h, e], B: [b, g, e], D: [b, g, e]}
 def test_a_few_plans_near_the_best_are_found_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention of a decoded token by chunks was predicted at 1.04 times its time without, and was never timed."""
     monkeypatch.setattr(generator, "WIDENING", (0.96, 1.1, 1.4))  # times that of operators fused in turn
-    of = program("m=8 k=4096 n=4096", "X[m,k] W[k,n] G[k]", "y = rms_norm(X; k) | z = mul(y, G) | O = dot(z, W; k)")
+    of = program("m=8 k=4096 n=2048", "X[m,k] W[k,n] G[k]", "y = rms_norm(X; k) | z = mul(y, G) | O = dot(z, W; k)")
     found = search(of, H200, bounds=Bounds(widening=1))
-    near = [c for c in found.candidates if c.predicted_us < 1.1 * found.candidates[0].predicted_us]
+    near = [c for c in found.candidates if c.predicted_us < 1.15 * found.candidates[0].predicted_us]
     assert len(near) >= generator.FEW
     assert found.pruned["plans that are much slower"]
     monkeypatch.setattr(generator, "FEW", 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -180,42 +181,57 @@ def _sums(x: Launch, segments: Sequence[Segment]) -> Array:
     return total
 
 
+class Operands(NamedTuple):
+    """Times of operands in shared memory, us: of reading them, of what warpgroups read of them, and of writing those
+    that are turned."""
+
+    read: Array
+    waited: Array
+    turned: Array
+
+
 def in_turns(
-    x: Launch, o: Occupancy, products: Array, operands: Array, turned: Array, elementwise: Array
+    x: Launch, segments: Sequence[Segment], o: Occupancy, products: Array, operands: Operands, elementwise: Array
 ) -> tuple[Array, Array, Array]:
-    """Products, operands with those that are turned, and all other operations, the longer of multiplying and
-    elementwise + the shorter / blocks of a multiprocessor: a block alone multiplies or computes, others fill its
-    pauses. multiplying = max(products, operands)."""
-    multiplying = np.maximum(products, x.term("operands", operands, 0.0))
-    turns = x.term("turns", np.minimum(multiplying, elementwise) / o.alone, 0.0)
+    """Products, operands, and all other operations, the longer of multiplying and elementwise + the shorter / n, with
+    multiplying = max(products, operands that warpgroups wait for): a block alone multiplies or computes, others fill
+    its pauses. n = blocks of a multiprocessor, √blocks where warpgroups multiply in a loop what they make of another
+    product, as these come to take the same turns (of 1, √blocks and blocks the one that orders attention best).
+    """
+    chained = (p for s in segments if s.work.loop for p in s.products if any(p.product.multiplied))
+    together = reduce(np.logical_or, (p.on_units & p.grouped for p in chained), x.zero > 0)
+    multiplying = np.maximum(products, x.term("operands", operands.waited, 0.0))
+    blocks = np.where(together, np.sqrt(o.alone), o.alone)
+    turns = x.term("turns", np.minimum(multiplying, elementwise) / blocks, 0.0)
     shorter = np.where(multiplying > elementwise, turns, 0.0)
-    return products + shorter, operands + np.maximum(shorter, turned), elementwise + turns - shorter
+    return products + shorter, operands.read + np.maximum(shorter, operands.turned), elementwise + turns - shorter
 
 
-def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> tuple[Array, Array]:
+def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Operands:
     """Σ runs · (depth · rows and columns that warps read · bytes + `banked_bytes`) / (shared memory's rate · awake) ·
-    uneven, and the same of what is turned."""
-    read = turned = x.zero
+    uneven"""
+    read = waited = turned = x.zero
     for s in segments:
         read = read + x.term("banks", s.runs * banked_bytes(x, s), 0.0)
         for p in s.products:
             each = np.where(p.on_units, p.n * s.runs * p.depth * p.element, 0.0)
-            read = read + each * _operand_rows(p, x.batch.warps)
+            own = each * _operand_rows(p, x.batch.warps)
+            read, waited = read + own, waited + np.where(p.grouped, own, 0.0)
             if s.work.loop and any(p.product.computed):
                 turned = turned + each * x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
     rate = o.uneven / (x.target.smem_bytes_per_us * o.awake)
-    return read * rate, turned * rate
+    return Operands(read * rate, waited * rate, turned * rate)
 
 
 def _operand_rows(p: Multiplied, warps: Array) -> Array:
     """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
 
     A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup multiplies 64 rows at once
-    (PTX ISA, wgmma), and reads the columns again for each 64.
+    (PTX ISA, wgmma), reads the columns again for each 64, and has in registers what it has multiplied itself.
     """
     down, across = warps_along(p, warps)
     groups = np.maximum(1.0, p.rows / WARPGROUP_ROWS)
-    held = np.where(p.left_first, *p.product.computed)
+    held = np.where(p.left_first, *p.product.multiplied)
     return p.rows * np.where(p.grouped, ~held, across) + p.columns * np.where(p.grouped, groups, down)
 
 

@@ -90,7 +90,7 @@ TERMS: Mapping[str, str] = {
     "late": "what lies apart in memory is not fetched ahead, nor are few bytes of a loop over several axes",
     "narrow": "loads of less than 16 bytes take instructions for their addresses and their way to shared memory",
     "masks": "a loop does not visit what masks empty",
-    "lengths": "loops that data end at different places leave the last multiprocessors alone",
+    "lengths": "loops that data end at different places leave the last multiprocessors alone, others fill them",
     "spread": "few blocks leave multiprocessors idle",
     "behind": "what the first iteration needs comes behind what all blocks have asked for by then",
     "short": "a loop of few iterations waits once and has no use for more stages",
@@ -214,8 +214,8 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     largest, accumulated = held(m, batch.block, x.zero)
     o = occupancy(x, segments, largest, accumulated)
     stored, ahead = stored_bytes(x), ahead_bytes(x, segments)
-    computing = products_us(x, segments, o), *operands_us(x, segments, o), elementwise_us(x, segments, o)
-    products, operands, elementwise = in_turns(x, o, *computing)
+    computing = products_us(x, segments, o), operands_us(x, segments, o), elementwise_us(x, segments, o)
+    products, operands, elementwise = in_turns(x, segments, o, *computing)
     busy = {
         "memory": memory_us(x, stored, o),
         "L2": l2_us(x, segments, o),

@@ -387,12 +387,24 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     resident = np.maximum(np.minimum(np.minimum(by_shared, by_registers), by_warps), 1.0)
     slots = target.sms * resident
     waves = x.term("waves", np.ceil(x.programs / slots), 1.0)
-    balance = np.minimum(np.where(x.programs > slots, waves * slots / x.programs, 1.0), MAX_IMBALANCE)
+    full = x.term("lengths", _by_lengths(x, segments, waves, slots), waves * slots / x.programs)
+    balance = np.minimum(np.where(x.programs > slots, full, 1.0), MAX_IMBALANCE)
     spread = x.term("spread", np.minimum(1.0, x.programs / target.sms), 1.0)
     at_once = np.minimum(np.ceil(x.programs / target.sms), resident)
     awake = x.term("warps", np.minimum(1.0, at_once * warps / c.busy_warps), 1.0)
     alone = np.maximum(1.0, np.minimum(x.programs, slots) / target.sms)
     return Occupancy(shared, registers, waves, spread, balance / spread, alone, awake)
+
+
+def _by_lengths(x: Launch, segments: Sequence[Segment], waves: Array, slots: Array) -> Array:
+    """How much longer than the mean the multiprocessor with most to do takes, where there are several waves: waves ·
+    slots / programs; max(1, longest / mean · slots / programs) where masks by position give loops several lengths, of
+    which the longest come first: short ones fill the last wave."""
+    times = x.zero + 1.0
+    for s in segments:
+        if s.work.limits and not s.work.by_data:
+            times = np.maximum(times, s.longest / s.trips)
+    return np.where(times > 1.05, np.maximum(1.0, times * slots / x.programs), waves * slots / x.programs)
 
 
 def _shared_bytes(x: Launch, s: Segment) -> Array:

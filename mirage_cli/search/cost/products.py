@@ -29,6 +29,9 @@ class Product:
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
     computed: tuple[bool, bool]
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
+    multiplied: tuple[bool, bool]
+    """Whether its left and its right operand are made of another product beside it: a warpgroup that has one's rows
+    takes them from registers."""
     singles: tuple[bool, bool]
     """Whether its left and its right operand are float32."""
     beside: str
@@ -181,6 +184,7 @@ def product_of(
     dims: Mapping[str, tuple[str, ...]],
     accumulates: bool,
     beside: set[str],
+    multiplied: Collection[str],
     alone: Unscaled | None,
     eights: bool,
     exact: Collection[str],
@@ -188,8 +192,8 @@ def product_of(
     paired: Collection[str],
     lines: Mapping[str, Lines | None],
 ) -> Product:
-    """stored: the types of values that are of a smaller one than float32. paired: operands, as `Product.paired`. lines:
-    where loads lie."""
+    """multiplied: what is made of products beside it. stored: the types of values that are of a smaller one than
+    float32. paired: operands, as `Product.paired`. lines: where loads lie."""
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     first, second = (v in exact if alone is None else bool(alone.scaled) for v in e.args)
     small = [multiplied_as(stored.get(str(v), "")) for v in e.args if v not in exact]
@@ -200,6 +204,7 @@ def product_of(
         batch=tuple(d for d in left if d in right and d not in e.axes),
         accumulates=accumulates,
         computed=(e.args[0] in beside, e.args[1] in beside),
+        multiplied=(e.args[0] in multiplied, e.args[1] in multiplied),
         singles=(first, second),
         beside=small[0] if first != second else "float32",
         small_within=None if alone is None else alone.within,

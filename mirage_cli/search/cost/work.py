@@ -551,6 +551,7 @@ def _segment(
     integers = {e.out for e in products if taken[e.out] == "int8"}
     eights = integers | {e.out for e in products if taken[e.out] and not k.exact & {*e.values}}
     registers = _in_registers(eqns) | _converted(eqns, eights, k.loads, k.small)
+    multiplied = _of_products(eqns)
     factors = {out: len(x.scaled) for out, x in alone.items()}
     blocks = [(e.dims, 1.0 + factors.get(e.out, 0)) for e in eqns if e.out in eights or factors.get(e.out)]
     dims = k.kernel.value_dims
@@ -559,7 +560,7 @@ def _segment(
     def dot(e: Eqn) -> Product:
         exact = NO_VALUES if e.out in integers else k.exact
         known = exact, k.stored, paired, k.lines
-        return product_of(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights, *known)
+        return product_of(e, dims, e.out in plain, registers, multiplied, alone.get(e.out), e.out in eights, *known)
 
     rows = _computed_operands(eqns, dims, {*k.loads})
     spaces = spaces_of_sums(k.kernel, segment)
@@ -627,6 +628,15 @@ def _stored_types(kernel: Kernel, element_bytes: Mapping[str, int], tensors: Map
     loaded = ((x, tensors.get(x.buffer)) for x in kernel.loads)
     found = {x.out: t.dtype if t else by_bytes.get(element_bytes[x.buffer], "float32") for x, t in loaded}
     return found | {e.out: cast for e in kernel.body if (cast := cast_of(e))}
+
+
+def _of_products(eqns: Iterable[Eqn]) -> set[str]:
+    """Products, and what is made of them."""
+    found = set[str]()
+    for e in eqns:
+        if e.op == "dot" or found & {*e.values}:
+            found.add(e.out)
+    return found
 
 
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
