@@ -24,7 +24,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.axisclasses import AxisClasses, counted, digits
 from mirage_cli.verify.contracted import are_matrices
 from mirage_cli.verify.lasts import is_last, read_at_last
-from mirage_cli.verify.rings import large_enough_around, mistaken, without_rings
+from mirage_cli.verify.rings import large_enough_around, mistaken, whole_rounds, without_rings
 from mirage_cli.verify.stretches import (
     compared,
     compared_by_index,
@@ -239,7 +239,8 @@ class _Short:
                 sizes = self.reaching(d, i, sizes)
             for d, i in self.inside:
                 sizes |= self.longer(sizes, {self.classes.find(d): i.bounds(sizes)[1] + 1})
-            for d in mistaken(self.indices, self.whole, sizes):
+            rounds = whole_rounds(self.indices, self.whole, sizes)
+            for d in mistaken(self.indices, self.whole, sizes) | rounds:
                 found = {self.classes.find(d): sizes[d] + 1}
                 sizes |= self.longer(sizes, found) if self.tied.isdisjoint(found) else {}
         return sizes

@@ -10,11 +10,11 @@ axis that is read by it has 21 positions then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mirage_cli.ir.access import Atom, Index, Remainder, atom_index, combined, index, remainder
+from mirage_cli.ir.access import Atom, Index, Quotient, Remainder, atom_index, combined, index, remainder
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.merge import parts_at
 from mirage_cli.ir.mugraph import MuGraph
@@ -121,6 +121,27 @@ def mistaken(indices: Iterable[Index], old: Mapping[str, int], new: Mapping[str,
     known = {i for i in indices if {*i.dims} <= new.keys()}
     moved = {i: at for i in known if (at := around(i, old, new)) != i}
     return {d for i, at in moved.items() if at in known for d in i.dims if new[d] < old[d]}
+
+
+def whole_rounds(indices: Iterable[Index], old: Mapping[str, int], new: Mapping[str, int]) -> set[str]:
+    """The axes that go round whole times at the new sizes, and do not at the old ones: a sum of X[(x + j) % 4] over
+    four j is that of X[(x + j + 1) % 4], and over five it is not."""
+    return {
+        d
+        for i in indices
+        if {*i.dims} <= new.keys() and around(i, old, new) == i
+        for a in _remainders(i)
+        for d, c in a.of.terms
+        if isinstance(d, str) and old[d] * c % a.by and not new[d] * c % a.by
+    }
+
+
+def _remainders(i: Index) -> Iterator[Remainder]:
+    for a, _ in i.terms:
+        if isinstance(a, Remainder):
+            yield a
+        if isinstance(a, Remainder | Quotient):
+            yield from _remainders(a.of)
 
 
 def reduced_to(x: Indexed, sizes: Mapping[str, int]) -> Indexed:

@@ -210,3 +210,20 @@ outputs: {{O: [y, x]}}
     wrong = parse_mugraph(print_mugraph(plan.graph).replace(*edit))
     assert wrong != plan.graph
     assert not [seed for seed in range(12) if check_equivalence(program, wrong, seed).ok]
+
+
+def test_a_sum_over_whole_rounds_is_not_taken_for_another() -> None:
+    """Over four j, the sum of X[(x + j) % 4] is the same for all x."""
+    text = """
+name: rounds
+dims: {y: 3, x: 3, v: 4, j: 5}
+dtype: float32
+inputs: {X: [y, v]}
+program: |
+  O = sum(X[y, (x + j) % 4], j)
+outputs: {O: [y, x]}
+"""
+    program, plan = planned(text)
+    wrong = parse_mugraph(print_mugraph(plan.graph).replace("(j + x)%4", "(j + x + 1)%4"))
+    assert wrong != plan.graph
+    assert not [seed for seed in range(24) if check_equivalence(program, wrong, seed).ok]
