@@ -45,7 +45,7 @@ class Exact:
     """Stands for the kernel of a program: computes it in float64."""
 
     slow = ()
-    exported = None
+    exported, times = None, "in float64"
     best = SimpleNamespace(eager_us=None, us=None)
 
     def __init__(self, graph: Graph) -> None:

@@ -50,7 +50,8 @@ aten = torch.ops.aten
 WHOLE = "whole"
 """What a node has that a kernel takes without gaps."""
 VIEWS = aten.permute.default, aten.reshape.default, aten.view.default, aten.expand.default
-"""Operators that `call` puts around kernels, and what becomes of them."""
+"""Operators that `call` puts around kernels, and what becomes of them. A result of the argument's shape and strides is
+the argument itself: not so of all that move elements (a flip), nor of all views (by another offset or type)."""
 DEPENDENT = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
 """Of operators whose results have sizes that are known when they run."""
 

@@ -387,3 +387,4 @@ def test_a_graph_is_timed_on_copies_of_a_calls_tensors(monkeypatch: pytest.Monke
 def test_copies_stand_for_tensors_that_lie_apart() -> None:
     with_one = [torch.empty(4, device="meta"), 3]
     assert not may_be_copied([X]) and not may_be_copied(with_one), "they are on no GPU"
+    assert not may_be_copied([]) and not may_be_copied([3]), "a graph of numbers alone may be on none"

@@ -73,10 +73,10 @@ def whole_text(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
 
 
 def may_be_copied(inputs: Sequence[Any]) -> bool:
-    """Whether copies of a call's tensors stand for them: these are numbers, lie apart from one another, and the GPU has
-    room for as many copies as no cache holds."""
+    """Whether copies of a call's tensors stand for them: there are some, they are numbers, lie apart from one another,
+    and the GPU has room for as many copies as no cache holds."""
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    if not are_numbers(tensors) or not all(x.is_cuda for x in tensors):
+    if not tensors or not are_numbers(tensors) or not all(x.is_cuda for x in tensors):
         return False
     if len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
         return False
