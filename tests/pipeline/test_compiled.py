@@ -265,6 +265,30 @@ def test_constants_are_kept_with_their_data(starts: Starts) -> None:
         assert counters["aot_autograd"]["autograd_cache_hit"] == hits
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_no_tensor_goes_into_is_computed_in_each_call(starts: Starts, trained: bool) -> None:
+    """Random numbers, and tensors that are changed afterwards, also by who called."""
+
+    def noisy(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        count = torch.zeros(4)
+        count[1:3] += 1
+        return x * torch.randn(6, 32) + torch.rand(()), count, torch.full((3,), 2.0)
+
+    for hits in (0, 1):
+        compiled = starts.compiled(noisy, 0.0)  # type: ignore[arg-type]
+        x = X.clone().requires_grad_(trained)
+        with torch.set_grad_enabled(trained):
+            for seed in (1, 1, 2):
+                found: list[tuple[torch.Tensor, ...]] = []
+                for function in (noisy, compiled):
+                    torch.manual_seed(seed)
+                    found.append(function(x))
+                torch.testing.assert_close(found[1], found[0])
+                for y in found[1][1:]:
+                    y.fill_(7.0)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == hits
+
+
 def test_what_cannot_be_read_is_compiled_anew(starts: Starts) -> None:
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,12 @@ cache, kept together: the backward graph is compiled with the forward graph, and
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
@@ -22,12 +22,14 @@ from torch._functorch import config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._guards import detect_fake_mode
 from torch._inductor.output_code import OutputCode
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.pipeline.callers import Exported
 from mirage_cli.pipeline.models.attention import by_pytorch
 from mirage_cli.pipeline.models.inductors import by_inductor
 from mirage_cli.pipeline.models.inplace import calls
+from mirage_cli.pipeline.models.regions import attribute
 
 NOTE = "mirage"
 """The attribute of Dynamo's graph that is in the cache's key."""
@@ -162,15 +164,57 @@ def uncalled(_: list[Any]) -> Any:
     raise AssertionError("Inductor's code for Dynamo's graph is called")
 
 
+@dataclass(frozen=True)
+class Made:
+    """In the place of a node, among another's arguments."""
+
+    name: str
+
+
+class Pickler(pickle.Pickler):
+    """Writes a graph as its nodes. PyTorch's own way is the text of the graph, which is run to be read: what no tensor
+    goes into (random numbers, zeros that a later operator changes) would be computed then, and once for all calls."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.fx.GraphModule):
+            return with_nodes, (held_by(obj), tuple(map(written, obj.graph.nodes)))
+        if isinstance(obj, OpOverload):
+            return operator_named, (obj.namespace, obj._opname, obj._overloadname)
+        if isinstance(obj, HigherOrderOperator):
+            raise pickle.PicklingError(f"{obj} runs graphs of its own")
+        return NotImplemented
+
+
+def held_by(model: torch.fx.GraphModule) -> dict[str, Any]:
+    """What the nodes of a graph name: tensors and modules, by their paths."""
+    return {n.target: attribute(model, n.target) for n in model.graph.nodes if n.op in ("get_attr", "call_module")}
+
+
+def written(node: torch.fx.Node) -> tuple[Any, ...]:
+    args, options = torch.fx.map_arg((node.args, node.kwargs), lambda n: Made(n.name))
+    return node.op, node.name, node.target, args, options
+
+
+def with_nodes(held: dict[str, Any], nodes: Sequence[tuple[Any, ...]]) -> torch.fx.GraphModule:
+    graph, made = torch.fx.Graph(), dict[str, torch.fx.Node]()
+    for op, name, target, *given in nodes:
+        args, options = torch.fx.node.map_aggregate(given, lambda x: made[x.name] if isinstance(x, Made) else x)
+        made[name] = graph.create_node(op, target, args, options, name)
+    return torch.fx.GraphModule(held, graph)
+
+
+def operator_named(namespace: str, name: str, overload: str) -> Any:
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
 def pickled(model: torch.fx.GraphModule) -> tuple[bytes | None, torch.fx.GraphModule]:
     """A graph without what was noted of its nodes, and the graph that is read from there. None and the graph itself, if
-    it has what only this process knows, or what cannot be read."""
-    plain = copy.copy(model)
-    plain.meta = {}
+    it has what only this process knows."""
+    text = BytesIO()
     try:
         with unset_fake_temporarily():
-            text = pickle.dumps(plain)
-        return text, read(text)
+            Pickler(text).dump(model)
+        return text.getvalue(), read(text.getvalue())
     except Exception:  # the border of pickle, where whatever a graph holds says so in its own way
         return None, model
 
