@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -90,3 +91,18 @@ def test_nothing_is_compiled_beside_a_short_tuning(gated: Cut, monkeypatch: pyte
             several.begin(region.graph.name)
             assert several.of(region.module, own) == made
     assert said[-1] == f"{region.module}: Inductor compiles it, to be timed beside its kernel"
+
+
+def test_inductor_knows_a_graph_whether_its_inputs_require_a_gradient_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process that makes a training step's graph they do not, and where PyTorch's cache has it they do."""
+    seen: list[bool] = []
+
+    def compile_fx(model: Any, inputs: Sequence[Any], **_: Any) -> Any:
+        seen.extend(x.requires_grad for x in inputs if isinstance(x, torch.Tensor))
+        return model
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    graph = torch.fx.symbolic_trace(lambda x, n: x * n)
+    for trained in (False, True):
+        inductors.by_inductor(graph, [torch.randn(3).requires_grad_(trained), 2])
+    assert seen == [False, False]

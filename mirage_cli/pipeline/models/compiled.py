@@ -24,6 +24,7 @@ from torch._guards import detect_fake_mode
 from torch._inductor.output_code import OutputCode
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.node import map_aggregate
 
 from mirage_cli.pipeline.callers import Exported
 from mirage_cli.pipeline.models.attention import by_pytorch
@@ -179,7 +180,7 @@ class Pickler(pickle.Pickler):
         if isinstance(obj, torch.fx.GraphModule):
             return with_nodes, (held_by(obj), tuple(map(written, obj.graph.nodes)))
         if isinstance(obj, OpOverload):
-            return operator_named, (obj.namespace, obj._opname, obj._overloadname)
+            return operator_named, (str(obj),)
         if isinstance(obj, HigherOrderOperator):
             raise pickle.PicklingError(f"{obj} runs graphs of its own")
         return NotImplemented
@@ -187,24 +188,33 @@ class Pickler(pickle.Pickler):
 
 def held_by(model: torch.fx.GraphModule) -> dict[str, Any]:
     """What the nodes of a graph name: tensors and modules, by their paths."""
-    return {n.target: attribute(model, n.target) for n in model.graph.nodes if n.op in ("get_attr", "call_module")}
+    named = [str(n.target) for n in model.graph.nodes if n.op in ("get_attr", "call_module")]
+    return {path: attribute(model, path) for path in named}
 
 
 def written(node: torch.fx.Node) -> tuple[Any, ...]:
-    args, options = torch.fx.map_arg((node.args, node.kwargs), lambda n: Made(n.name))
-    return node.op, node.name, node.target, args, options
+    def named(x: Any) -> Any:
+        return Made(x.name) if isinstance(x, torch.fx.Node) else x
+
+    given: Any = node.args, node.kwargs
+    return node.op, node.name, node.target, *map_aggregate(given, named)
 
 
 def with_nodes(held: dict[str, Any], nodes: Sequence[tuple[Any, ...]]) -> torch.fx.GraphModule:
-    graph, made = torch.fx.Graph(), dict[str, torch.fx.Node]()
+    graph, made = torch.fx.Graph(), dict[str, Any]()
+
+    def node(x: Any) -> Any:
+        return made[x.name] if isinstance(x, Made) else x
+
     for op, name, target, *given in nodes:
-        args, options = torch.fx.node.map_aggregate(given, lambda x: made[x.name] if isinstance(x, Made) else x)
+        args, options = map_aggregate(given, node)
         made[name] = graph.create_node(op, target, args, options, name)
     return torch.fx.GraphModule(held, graph)
 
 
-def operator_named(namespace: str, name: str, overload: str) -> Any:
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+def operator_named(name: str) -> Any:
+    """aten.add.Tensor"""
+    return attribute(torch.ops, name)  # type: ignore[arg-type]  # a module of another kind
 
 
 def pickled(model: torch.fx.GraphModule) -> tuple[bytes | None, torch.fx.GraphModule]:

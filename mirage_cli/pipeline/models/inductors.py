@@ -27,12 +27,14 @@ def by_inductor(
     model: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
-    change in place is made functional and put back. options: of Inductor, for this graph."""
+    change in place is made functional and put back. options: of Inductor, for this graph. Whether inputs require a
+    gradient is left out of what Inductor's cache knows the graph by: of one graph, they do in some processes alone."""
     from torch._inductor.compile_fx import compile_fx
 
     by_pytorch(model)
     with tracing(None), torch.no_grad():
-        return compile_fx(model, list(example_inputs), config_patches=dict(options or {}))  # type: ignore[return-value]
+        inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in example_inputs]
+        return compile_fx(model, inputs, config_patches=dict(options or {}))  # type: ignore[return-value]
 
 
 BESIDE_S = 10.0

@@ -77,7 +77,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], remat: Container[Any]
     given: set[Any] = set()  # what may be worked out again of the graph's inputs alone
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        of_given = all(x.op in GIVEN or is_size(x) or x in given for x in n.all_input_nodes)
+        of_given = all(x.op in GIVEN or is_size(x) or x in given or x in early for x in n.all_input_nodes)
         if of_given and n in remat:
             given.add(n)
         if of_given and APART in n.meta:

@@ -1,9 +1,10 @@
-"""Passes over a PyTorch graph before it is cut: rematerialisation, dead code, fills, empty tensors, memory that is read
-by strides, aliased results."""
+"""Passes over a PyTorch graph before it is cut: rematerialisation, dead code, fills, empty tensors, masks of dropouts,
+memory that is read by strides, aliased results."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Any  # torch's graphs and nodes, which have few types
@@ -15,7 +16,7 @@ from mirage_cli.pipeline.models.inplace import GIVEN, calls, changed, in_order
 from mirage_cli.pipeline.models.symbols import is_size, is_symbol, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.memory import inverse, memory_order, order_of_result
-from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import row_of, supported
 
 aten = torch.ops.aten
@@ -218,6 +219,43 @@ def zeros_in_memory(graph: torch.fx.Graph) -> None:
             continue
         if all(isinstance(size, int) for size in shape_of(n)):
             filled(graph, n, 0.0, order_of_result(value))
+
+
+def drawn_apart(graph: torch.fx.Graph) -> None:
+    """A dropout draws its mask of a tensor of its own, in front of all regions: so one region has what is computed in
+    front of it and behind it. Where something else draws numbers too, they would be drawn in another order.
+
+    native_dropout(x, 0.2, True)    -->    mul(mul(x, mask), 1.25),
+                                           mask = getitem(native_dropout(empty_strided([2, 7], [7, 1]), 0.2, True), 1)
+    """
+    drawing = [n for n in calls(graph) if draws(n.target)]
+    if any(n.target is not aten.native_dropout.default for n in drawing):
+        return
+    for n in drawing:
+        x, share, training = n.args
+        value = x.meta["val"]
+        layout = (*value.shape, *value.stride())
+        if not training or not 0 < share < 1 or not all(isinstance(i, int) for i in layout) or not floating(x):
+            continue
+        options = {"dtype": value.dtype, "device": value.device}
+        with graph.inserting_before(n):
+            own = graph.call_function(aten.empty_strided.default, ([*value.shape], [*value.stride()]), options)
+            drawn = graph.call_function(n.target, (own, share, training))
+            mask = graph.call_function(operator.getitem, (drawn, 1))
+            kept = graph.call_function(aten.mul.Tensor, (x, mask))
+            scaled = graph.call_function(aten.mul.Tensor, (kept, 1 / (1 - share)))
+        own.meta, drawn.meta = {"val": torch.empty_like(value), APART: True}, {"val": n.meta["val"], APART: True}
+        mask.meta = {"val": n.meta["val"][1], APART: True}
+        kept.meta = scaled.meta = {"val": n.meta["val"][0]}
+        for taken in [*n.users]:
+            taken.replace_all_uses_with(mask if taken.args[1] else scaled)
+            graph.erase_node(taken)
+        graph.erase_node(n)
+
+
+def draws(target: Any) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def strided_in_memory(graph: torch.fx.Graph) -> None:

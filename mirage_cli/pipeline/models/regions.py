@@ -33,6 +33,8 @@ from mirage_cli.pipeline.models.pairs import VIEWS, as_pairs
 from mirage_cli.pipeline.models.partition import Part, Signature, outputs_of, segments, signature
 from mirage_cli.pipeline.models.passes import (
     aliased_results,
+    drawn_apart,
+    draws,
     fills_of_own_shape,
     rematerialised,
     steps_apart,
@@ -198,10 +200,6 @@ def for_autograd() -> Mapping[Any, Any]:
     return {op: by for op, by in table.items() if overloadless(op) not in ATEN and not draws(op)}
 
 
-def draws(operator: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
-
-
 @cache
 def pytorchs_table(_others: frozenset[Any]) -> Mapping[Any, Any]:
     """PyTorch's decompositions. A list takes a tenth of an export. It is made anew for other operators that are not
@@ -282,6 +280,7 @@ def rewritten(model: torch.fx.GraphModule) -> set[Any]:
     without_empty(model.graph)
     without_dead_code(model.graph)
     fills_of_own_shape(model.graph)
+    drawn_apart(model.graph)
     strided_in_memory(model.graph)
     steps = steps_apart(model.graph)
     rematerialised(model.graph, steps)
