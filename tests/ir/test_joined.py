@@ -306,6 +306,12 @@ def test_an_output_that_is_a_concatenation_is_written_by_parts() -> None:
         ),
         pytest.param(f"{BEHIND}; S = sum(O * O, k)", 16, "O: [m, k], S: [m]", id="read by another output"),
         pytest.param(f"{BEHIND}; R = O + W[m, k]", 16, "O: [m, k], R: [m, k]", id="two outputs"),
+        pytest.param(
+            "E = exp(A); O = where(index(k) < 8, E[m, k], B[m, k - 8] * 2); R = where(index(k) < 8, E[m, k], D * 3)",
+            16,
+            "O: [m, k], R: [m, k]",
+            id="two outputs with one value",
+        ),
     ],
 )
 def test_kernels_that_write_parts_are_right(program: str, k: int, outputs: str, interpreter: Interpreter) -> None:

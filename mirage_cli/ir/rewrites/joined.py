@@ -69,10 +69,10 @@ class _Parts(Rewriter):
     def with_outputs_apart(self) -> Program | None:
         program = self.program
         self.known |= {e.out: e for e in program.eqns}
-        lies = {p.value for p in program.parts}
         eqns, outputs, parts = [*program.eqns], list[Tensor](), [*program.parts]
+        lies = {p.value for p in parts}
         for t in program.outputs:
-            made = () if t.name in lies else self.apart(t, eqns)
+            made = () if t.name in lies else self.apart(t, eqns, {p.value for p in parts})
             parts += made
             values = {p.value: self.known[p.value] for p in made}
             outputs += [replace(t, name=v, dims=x.dims, strides=()) for v, x in values.items()] or [t]
@@ -83,10 +83,13 @@ class _Parts(Rewriter):
         self.program = replace(program, outputs=tuple(outputs), parts=tuple(parts))
         return self.program_of(eqns)
 
-    def apart(self, t: Tensor, eqns: list[Eqn]) -> tuple[Part, ...]:
-        """An output's parts along the first of its axes that has some, with the equations that compute them."""
+    def apart(self, t: Tensor, eqns: list[Eqn], lies: Collection[str]) -> tuple[Part, ...]:
+        """An output's parts along the first of its axes that has some, with the equations that compute them. lies:
+        values that lie elsewhere already."""
         e = self.known[t.name]
-        for axis in t.dims if isinstance(e, Eqn) else ():
+        if isinstance(e, Tensor):
+            return ()
+        for axis in t.dims:
             if axis in self.fixed or self.dims[axis] > LONGEST:
                 continue
             constants, before, own = self.constants(axis), dict(self.dims), list[Eqn]()
@@ -99,7 +102,7 @@ class _Parts(Rewriter):
                 self.dims = before
                 continue
             values = {p.value for p in found if isinstance(self.known[p.value], Eqn)}
-            if len(values - {x.name for x in self.program.outputs}) == len(found):
+            if len(values - {x.name for x in self.program.outputs} - {*lies}) == len(found):
                 eqns += own
                 return found
             self.dims = before

@@ -292,25 +292,27 @@ ROUNDED_OFF = Fraction(1, 1 << 16)
 def resampled(
     x: Array, shape: Sequence[int], scales: Sequence[Any], ends: bool, kind: Filter, smooth: bool = False
 ) -> Array:
-    """A picture of this shape: a window over those places of x that are near to each place, times their weights.
+    """A picture of this shape: along one axis after the other, the last first, a sum of those places of x that are near
+    to each place, times their weights. The places are read one by one: a reduction over so few would be spread over
+    threads.
 
     ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given. smooth:
     whether a place of a smaller picture sees all places of x that lie between it and the next.
     """
-    parts, dims, taps, weights = p.whole(x), [*x.dims], list[Dim](), list[Array]()
-    for at, scale in enumerate(scales_of(scales, len(x.dims) - 2), 2):
+    factors = scales_of(scales, len(x.dims) - 2)
+    for at in range(len(x.dims) - 1, 1, -1):
         n, size = x.shape[at], shape[at]
-        s = Sampling(n, size, *steps_between(n, size, ends, scale, smooth), kind, smooth)
-        x = repeat_interleave(x, s.parts, at) if s.parts > 1 else x
-        place, tap = axes(size), axes(s.taps)
-        parts[at], dims[at] = ([(place, s.by), (tap, s.parts)], s.first), place
-        taps.append(tap)
-        weights.append(s.weights(x.trace))
-    made, rank = p.read(x, parts, [*dims, *taps]), len(weights)
-    for i, weight in enumerate(weights, 2):
-        own = dict(zip((i, i + rank), weight.dims, strict=True))
-        made = both(operator.mul, made, p.viewed(weight, [own.get(d, ()) for d in range(len(made.dims))]))
-    return p.reduction("sum", made, [*range(2 + rank, 2 + 2 * rank)])
+        s = Sampling(n, size, *steps_between(n, size, ends, factors[at - 2], smooth), kind, smooth)
+        longer = repeat_interleave(x, s.parts, at) if s.parts > 1 else x
+        whole, dims, place = p.whole(longer), [*x.dims], axes(size)
+        dims[at] = place
+        taps: list[Array] = []
+        for t, weight in enumerate(s.weights(x.trace)):
+            parts = [*whole[:at], ([(place, s.by)], s.first + t * s.parts), *whole[at + 1 :]]
+            weight = p.viewed(weight, [*weight.dims, *[()] * (len(dims) - at - 1)])
+            taps.append(both(operator.mul, p.read(longer, parts, dims), weight))
+        x = functools.reduce(lambda v, w: both(operator.add, v, w), taps)
+    return x
 
 
 def steps_between(n: int, size: int, ends: bool, scale: float | None, smooth: bool) -> tuple[Fraction, Fraction]:
@@ -364,30 +366,30 @@ class Sampling:
     def first(self) -> int:
         return int((self.start + 1 - self.reach) * self.parts)
 
-    def weights(self, trace: Trace) -> Array:
-        """By place and tap. What lies outside of the axis counts as its first or last place; in a smooth picture, not
-        at all."""
-        place, tap = trace.positions(self.size), trace.positions(self.taps)
-        place = p.viewed(place, [*place.dims, ()])
+    def weights(self, trace: Trace) -> list[Array]:
+        """By place, of each tap. What lies outside of the axis counts as its first or last place; in a smooth picture,
+        not at all."""
+        place, weight = trace.positions(self.size), self.inside if self.smooth else self.weight
+        taps = [both(lambda i, t=t: weight(i, t), place) for t in range(self.taps)]
         if not self.smooth:
-            return p.elementwise(self.weight, place, tap)
-        weight = p.elementwise(self.inside, place, tap)
-        return both(operator.truediv, weight, p.reduction("sum", weight, [1], keep=True))
+            return taps
+        whole = functools.reduce(lambda v, w: both(operator.add, v, w), taps)
+        return [both(operator.truediv, t, whole) for t in taps]
 
-    def weight(self, i: Value, t: Value) -> Value:
+    def weight(self, i: Value, t: int) -> Value:
         weight, (apart, j) = self.kind.weight, self.seen(i, t)
         more = range(1, self.reach + 1)
         before, behind = (functools.reduce(operator.add, (weight(apart + m * side) for m in more)) for side in (1, -1))
         return weight(apart) + g.where(j == 0, before, 0) + g.where(j == self.n - 1, behind, 0)
 
-    def inside(self, i: Value, t: Value) -> Value:
+    def inside(self, i: Value, t: int) -> Value:
         apart, j = self.seen(i, t)
         return g.where((j >= 0) & (j < self.n), self.kind.weight(apart * float(1 / self.wider)), 0)
 
-    def seen(self, i: Value, t: Value) -> tuple[Value, Value]:
+    def seen(self, i: Value, t: int) -> tuple[Value, Value]:
         """How far a place lies behind a tap, and where the tap is."""
         at = i * self.by + self.first
-        return at % self.parts / self.parts + (self.reach - 1) - t, at // self.parts + t
+        return at % self.parts / self.parts + (self.reach - 1 - t), at // self.parts + t
 
 
 @aten("aten.pixel_shuffle")
