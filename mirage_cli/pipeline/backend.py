@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._functorch._aot_autograd.autograd_cache import should_use_local_autograd_cache
@@ -150,6 +151,7 @@ class Compiler:
             fw_compiler=SerializableAOTDispatchCompiler(OutputCode, forward) if self.is_kept else forward,
             bw_compiler=SerializableAOTDispatchCompiler(OutputCode, self.backward),
             inference_compiler=SerializableAOTDispatchCompiler(OutputCode, self.inference),
+            partition_fn=min_cut_rematerialization_partition,  # as Inductor has it: else all that is read is stored
             decompositions=for_autograd() if runs_on(tensors) else None,
             keep_inference_input_mutations=True,
         )

@@ -764,7 +764,7 @@ def test_overflowing_baseline_is_timed(worker: GpuWorker) -> None:
 
 def test_child_says_why_it_died() -> None:
     child = Child("no_such_module")
-    with pytest.raises(ChildDied, match=r"exited with code 1: [\s\S]*ModuleNotFoundError"):
+    with pytest.raises(ChildDied, match=r"exited with code 1: No module named"):
         child.receive(60)
     child.kill()
 
@@ -778,7 +778,7 @@ def test_child_that_takes_its_time_to_end_says_why_too(monkeypatch: pytest.Monke
 
     with monkeypatch.context() as m:
         m.setattr(process, "wait", still_running)
-        with pytest.raises(ChildDied, match=r"closed its pipe: [\s\S]*ModuleNotFoundError"):
+        with pytest.raises(ChildDied, match=r"closed its pipe: No module named"):
             child.receive(60)
     child.kill()
 
