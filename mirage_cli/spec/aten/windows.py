@@ -473,10 +473,10 @@ def by_counts(
 
 @aten("aten.upsample_nearest1d_backward", "aten.upsample_nearest2d_backward", "aten.upsample_nearest3d_backward",
       with_node=True)  # fmt: skip
-def _upsample_nearest_backward(_t: Trace, node: Any, grad: Array, *_: Any) -> Array:
+def _upsample_nearest_backward(_t: Trace, node: Any, grad: Array, _out: Any, whole: Any, *scales: Any) -> Array:
     """Of a picture that was enlarged a whole number of times: the sum over each place's."""
-    whole = node.meta["val"].shape
-    if any(n % size for n, size in zip(grad.shape, whole, strict=True)):
+    steps = zip(grad.shape, whole, [None, None, *scales_of(scales, rank_of(node))], strict=True)
+    if any(n % size or (scale and scale != n // size) for n, size, scale in steps):
         raise Unsupported("the derivative of a picture that was not enlarged a whole number of times")
     apart = [part for n, size in zip(grad.shape[2:], whole[2:], strict=True) for part in (size, n // size)]
     cut = p.reshaped(grad, [*grad.shape[:2], *apart])
